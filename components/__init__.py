@@ -1,0 +1,1 @@
+"""What happens to data: each file one TFX component or one idea beneath it."""

@@ -1,0 +1,1 @@
+"""The same pipeline on Kubeflow Pipelines."""

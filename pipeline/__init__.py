@@ -1,0 +1,1 @@
+"""What a person meets: commands, configuration and the TFX pipeline."""

@@ -1,0 +1,1 @@
+"""Data sets from installed packages, each with a commented pipeline.toml."""

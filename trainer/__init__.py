@@ -1,0 +1,1 @@
+"""The training engine: TensorFlow, Keras and NumPy, and nothing of pipelines."""
