@@ -1,0 +1,275 @@
+"""What training can be told: frozen dataclasses, the single declaration of each key.
+
+They are the field types of the pydantic models above them, and travel as JSON into the training
+process. ``field(metadata={"help": ...})`` holds a key's unit, choices and reason; the
+configuration table of the README and the comments of written files are made from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+FORBID_UNKNOWN_KEYS = {"extra": "forbid", "strict": True}
+"""Read by pydantic when one of these dataclasses is a field of a pydantic model."""
+
+
+def key(default: Any, text: str) -> Any:
+    """Declare a key with its default and the sentence that explains it."""
+    if callable(default):
+        return field(default_factory=default, metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+def require(holds: bool, name: str, what: str) -> None:
+    """Raise ValueError with the key's name first, since pydantic does not add it."""
+    if not holds:
+        raise ValueError(f"{name}: {what}")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The shape of the model."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    kind: Literal["tabular"] = key("tabular", "tabular: a Transformer over the columns")
+    layers: int = key(3, "Transformer blocks")
+    width: int = key(64, "numbers a token; a multiple of heads")
+    heads: int = key(4, "attention heads")
+    dropout: float = key(0.0, "share of activations dropped while training, 0 to below 1")
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", f"must be at least 1; it holds {self.layers}")
+        require(self.heads >= 1, "heads", f"must be at least 1; it holds {self.heads}")
+        require(self.width >= 1, "width", f"must be at least 1; it holds {self.width}")
+        require(
+            self.width % self.heads == 0,
+            "width",
+            f"must be a multiple of heads ({self.heads}); it holds {self.width}",
+        )
+        require(0 <= self.dropout < 1, "dropout", f"must be 0 to below 1; it holds {self.dropout}")
+
+
+@dataclass(frozen=True)
+class EarlyStopSettings:
+    """When training ends before its last epoch."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    after_rises: int = key(3, "stop after this many evaluations in a row whose loss rose; 0: never")
+
+    def __post_init__(self) -> None:
+        require(
+            self.after_rises >= 0,
+            "after_rises",
+            f"must be 0 (never) or more; it holds {self.after_rises}",
+        )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the model is trained."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    epochs: int = key(2, "passes over the train split; not used when steps is set")
+    steps: int = key(0, "weight updates in all; 0: as many as epochs makes")
+    global_batch: int = key(1024, "examples a weight update, over all micro-batches")
+    micro_batch: int | Literal["auto"] = key(
+        "auto", "examples a device holds at once; auto: the largest that the plan says fits"
+    )
+    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = key(
+        "auto", "auto: mixed_float16 on a GPU, float32 on a CPU, where half precision costs time"
+    )
+    recompute: bool | Literal["auto"] = key(
+        "auto", "tf.recompute_grad on each block; auto: only where the plan needs it"
+    )
+    memory_limit: str = key("auto", 'such as "8GiB"; auto: what the device has free')
+    learning_rate: float = key(1e-3, "the highest of the schedule")
+    schedule: Literal["constant", "linear", "cosine"] = key("cosine", "how it falls towards 0")
+    warmup_steps: int = key(0, "updates over which it first rises from 0")
+    weight_decay: float = key(0.01, "decoupled (AdamW), on matrices only")
+    clip_norm: float = key(1.0, "greatest global norm of the gradient; 0: not clipped")
+    seed: int = key(7, "decides the weights at the start, the order of rows and dropout")
+    max_restarts: int = key(3, "times that a training process that died is started again")
+    early_stop: EarlyStopSettings = key(EarlyStopSettings, "when to end early")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "global_batch"):
+            value = getattr(self, name)
+            require(value >= 1, name, f"must be at least 1; it holds {value}")
+        for name in ("steps", "warmup_steps", "weight_decay", "clip_norm", "seed", "max_restarts"):
+            value = getattr(self, name)
+            require(value >= 0, name, f"must be 0 or more; it holds {value}")
+        require(
+            0 < self.learning_rate < float("inf"),
+            "learning_rate",
+            f"must be above 0 and finite; it holds {self.learning_rate}",
+        )
+        if self.micro_batch != "auto":
+            require(
+                1 <= self.micro_batch <= self.global_batch,
+                "micro_batch",
+                f"must be 1 to global_batch ({self.global_batch}); it holds {self.micro_batch}",
+            )
+        if self.memory_limit != "auto":
+            parse_bytes(self.memory_limit, name="memory_limit")
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """When the state of training is saved."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    every_steps: int = key(200, "weight updates between two saves")
+    keep: int = key(3, "newest checkpoints kept")
+
+    def __post_init__(self) -> None:
+        for name in ("every_steps", "keep"):
+            value = getattr(self, name)
+            require(value >= 1, name, f"must be at least 1; it holds {value}")
+
+
+@dataclass(frozen=True)
+class NumberFeature:
+    """A numeric column as the model reads it.
+
+    Attributes:
+        name: the column's name in the data.
+        kind: ``int`` (int64 in the files) or ``float``.
+        edges: increasing bin edges, float64, at least two; values are encoded piecewise-linearly
+            between them (Gorishniy et al. 2022, arXiv:2203.05556).
+        mean, scale: of the train split; scale is never 0.
+    """
+
+    name: str
+    kind: Literal["int", "float"]
+    edges: tuple[float, ...]
+    mean: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class CategoryFeature:
+    """A string column as the model reads it.
+
+    Attributes:
+        name: the column's name in the data.
+        vocabulary: known values, most frequent first. Ids: 0 missing, 1 unknown, then these from 2.
+    """
+
+    name: str
+    vocabulary: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LabelFeature:
+    """What is predicted.
+
+    Attributes:
+        name: the column's name in the data.
+        task: ``binary``, ``multiclass`` or ``regression``.
+        kind: type of the column in the files.
+        classes: the label's values as text in class order, sorted (numbers by value); empty for
+            regression. Class i has id i.
+        frequencies: share of each class in the train split; empty for regression.
+        mean, scale: of the train split, for regression; 0 and 1 otherwise.
+    """
+
+    name: str
+    task: Literal["binary", "multiclass", "regression"]
+    kind: Literal["int", "float", "string"]
+    classes: tuple[str, ...] = ()
+    frequencies: tuple[float, ...] = ()
+    mean: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Features:
+    """The columns that the model reads, in a fixed order, and the label."""
+
+    numbers: tuple[NumberFeature, ...]
+    categories: tuple[CategoryFeature, ...]
+    label: LabelFeature
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a training process is told: the content of ``job.json``.
+
+    Attributes:
+        train, eval: folders of column files (see ``trainer/batches.py``).
+        checkpoints: folder of this fingerprint's checkpoints.
+        export: folder that the SavedModel is written to, whole or absent.
+        events: JSON-lines file that the process appends its progress to.
+        result: JSON file written last, whole or absent.
+    """
+
+    model: ModelSettings
+    training: TrainingSettings
+    checkpoint: CheckpointSettings
+    features: Features
+    train: str
+    eval: str
+    checkpoints: str
+    export: str
+    events: str
+    result: str
+
+
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+         "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+
+
+def parse_bytes(text: str, *, name: str) -> int:
+    """Return the bytes that a text such as ``8GiB`` stands for.
+
+    Raises:
+        ValueError: beginning with `name`, when it is no number with a unit.
+    """
+    digits = text.strip().rstrip("BKMGTibkmgt").strip()
+    unit = text.strip()[len(digits) :].strip() or "B"
+    try:
+        size = float(digits) * UNITS[unit]
+    except (ValueError, KeyError):
+        size = 0.0
+    require(0 < size < 2**62, name, f'must be a size such as "8GiB" or "500MB"; it holds "{text}"')
+    return int(size)
+
+
+def to_json(settings: Any) -> dict[str, Any]:
+    """Return a settings dataclass as JSON-ready values (tuples become lists)."""
+    return dataclasses.asdict(settings)
+
+
+def job_from_json(values: dict[str, Any]) -> Job:
+    """Rebuild the `Job` that `to_json` wrote, after a pass through JSON text."""
+    training = dict(values["training"])
+    training["early_stop"] = EarlyStopSettings(**training["early_stop"])
+    features = values["features"]
+    label = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in features["label"].items()
+    }
+    return Job(
+        model=ModelSettings(**values["model"]),
+        training=TrainingSettings(**training),
+        checkpoint=CheckpointSettings(**values["checkpoint"]),
+        features=Features(
+            numbers=tuple(
+                NumberFeature(**{**one, "edges": tuple(one["edges"])})
+                for one in features["numbers"]
+            ),
+            categories=tuple(
+                CategoryFeature(one["name"], tuple(one["vocabulary"]))
+                for one in features["categories"]
+            ),
+            label=LabelFeature(**label),
+        ),
+        **{name: values[name] for name in
+           ("train", "eval", "checkpoints", "export", "events", "result")},
+    )  # fmt: skip
