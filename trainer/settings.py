@@ -23,7 +23,11 @@ def key(default: Any, text: str) -> Any:
 
 
 def require(holds: bool, name: str, what: str) -> None:
-    """Raise ValueError with the key's name first, since pydantic does not add it."""
+    """Refuse a value; the key's name comes first, since pydantic does not add it.
+
+    Raises:
+        ValueError: when `holds` is false.
+    """
     if not holds:
         raise ValueError(f"{name}: {what}")
 
