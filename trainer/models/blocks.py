@@ -1,0 +1,173 @@
+"""Transformer blocks in Keras 3 layers, float32 weights, computing in the policy's dtype."""
+
+from __future__ import annotations
+
+import zlib
+
+import keras
+import tensorflow as tf
+
+from trainer.attention import attention
+from trainer.settings import ModelSettings
+
+LAYER_NORM_EPSILON = 1e-5
+
+
+def weight_seed(seed: int, name: str) -> int:
+    """Return the seed of one weight's initialiser, from the model's seed and the weight's name."""
+    return zlib.crc32(f"{seed}/{name}".encode())
+
+
+def uniform(seed: int, name: str, *, bound: float) -> keras.initializers.Initializer:
+    """Return an initialiser: uniform in -bound..bound, decided by `seed` and `name`."""
+    return keras.initializers.RandomUniform(-bound, bound, seed=weight_seed(seed, name))
+
+
+def dropout(x: tf.Tensor, seed: tf.Tensor, *, rate: float) -> tf.Tensor:
+    """Drop a share of `x`, scaling the rest by 1 / (1 - rate); the mask depends on `seed` alone.
+
+    The mask is drawn in float32 under every policy: 16-bit draws are too coarse for the rate.
+
+    Args:
+        x: any shape.
+        seed: int32 [2].
+        rate: 0 to below 1.
+    """
+    # A named algorithm: "auto" draws other numbers under XLA or on another device.
+    draw = tf.random.stateless_uniform(tf.shape(x), seed, alg="philox")
+    return tf.where(draw >= rate, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros_like(x))
+
+
+def fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:
+    """Return another seed, int32 [2], made of `seed` and `number`."""
+    return tf.random.experimental.stateless_fold_in(seed, number, alg="philox")
+
+
+class Dense(keras.layers.Layer):
+    """x kernel + bias over the last axis, Glorot-uniform kernel, zero bias."""
+
+    def __init__(
+        self, size_in: int, size_out: int, *, name: str, seed: int, dtype: keras.DTypePolicy
+    ) -> None:
+        super().__init__(name=name.replace("/", "_"), dtype=dtype, autocast=False)
+        bound = (6 / (size_in + size_out)) ** 0.5
+        self.kernel = self.add_weight(
+            shape=(size_in, size_out), initializer=uniform(seed, name, bound=bound), name="kernel"
+        )
+        self.bias = self.add_weight(shape=(size_out,), initializer="zeros", name="bias")
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Map [..., size_in] to [..., size_out], in x's dtype."""
+        return self.part(x, 0, self.kernel.shape[1])
+
+    def part(self, x: tf.Tensor, start: int, stop: int) -> tf.Tensor:
+        """Map [..., size_in] to columns start..stop of the output only."""
+        kernel = tf.cast(self.kernel.value[:, start:stop], x.dtype)
+        bias = tf.cast(self.bias.value[start:stop], x.dtype)
+        # One plain matmul: a batched one against a shared kernel is several times slower on CPUs.
+        flat = tf.matmul(tf.reshape(x, [-1, self.kernel.shape[0]]), kernel) + bias
+        return (
+            tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [stop - start]], 0))
+            if (x.shape.rank != 2)
+            else flat
+        )
+
+
+class LayerNorm(keras.layers.Layer):
+    """Layer norm over the last axis; moments, scale and offset in float32.
+
+    Source: Ba et al. 2016, arXiv:1607.06450.
+    """
+
+    def __init__(self, width: int, *, name: str, dtype: keras.DTypePolicy) -> None:
+        super().__init__(name=name.replace("/", "_"), dtype=dtype, autocast=False)
+        self.scale = self.add_weight(shape=(width,), initializer="ones", name="scale")
+        self.offset = self.add_weight(shape=(width,), initializer="zeros", name="offset")
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalise [..., W], in x's dtype."""
+        wide = tf.cast(x, tf.float32)
+        mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
+        centred = wide - mean
+        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+        unit = centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+        return tf.cast(unit * self.scale.value + self.offset.value, x.dtype)
+
+
+class Block(keras.layers.Layer):
+    """A pre-norm Transformer block: attention and a gated feed-forward, each added to its input.
+
+    The feed-forward is ReGLU, relu(x A) * (x B) C (Shazeer 2020, arXiv:2002.05202), 4/3 as wide as
+    the tokens, as in Gorishniy et al. 2021 (arXiv:2106.11959). Dropout is on what either half adds.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, *, name: str, seed: int, dtype: keras.DTypePolicy
+    ) -> None:
+        super().__init__(name=name, dtype=dtype, autocast=False)
+        width = settings.width
+        self.heads, self.width, self.rate = settings.heads, width, settings.dropout
+        self.hidden = -(-4 * width // 3)
+        self.attention_norm = LayerNorm(width, name=f"{name}/attention_norm", dtype=dtype)
+        self.query_key_value = Dense(
+            width, 3 * width, name=f"{name}/query_key_value", seed=seed, dtype=dtype
+        )
+        self.attention_out = Dense(
+            width, width, name=f"{name}/attention_out", seed=seed, dtype=dtype
+        )
+        self.feed_norm = LayerNorm(width, name=f"{name}/feed_norm", dtype=dtype)
+        self.feed_in = Dense(width, 2 * self.hidden, name=f"{name}/feed_in", seed=seed, dtype=dtype)
+        self.feed_out = Dense(self.hidden, width, name=f"{name}/feed_out", seed=seed, dtype=dtype)
+        self.built = True
+
+    def call(
+        self,
+        tokens: tf.Tensor,
+        seed: tf.Tensor | None = None,
+        training: bool = False,
+        first_only: bool = False,
+    ) -> tf.Tensor:
+        """Map tokens to tokens.
+
+        Args:
+            tokens: [B, S, W], compute dtype.
+            seed: int32 [2], of this block's dropout; not read where nothing is dropped.
+            training: whether dropout is on.
+            first_only: compute the first token's result alone, the same numbers for less work.
+        Returns: [B, S, W], or [B, 1, W] for `first_only`.
+        """
+        asking = tokens[:, :1] if first_only else tokens
+        attended = self._attend(self.attention_norm(tokens), first_only=first_only)
+        tokens = asking + self._drop(attended, seed, training=training, place=0)
+        fed = self._feed(self.feed_norm(tokens))
+        return tokens + self._drop(fed, seed, training=training, place=1)
+
+    def _attend(self, x: tf.Tensor, *, first_only: bool) -> tf.Tensor:
+        width, depth = self.width, self.width // self.heads
+        if first_only:
+            query = self._split(self.query_key_value.part(x[:, :1], 0, width), 1)[0]
+            key, value = self._split(self.query_key_value.part(x, width, 3 * width), 2)
+        else:
+            query, key, value = self._split(self.query_key_value(x), 3)
+        mixed = attention(query * tf.cast(depth**-0.5, query.dtype), key, value)
+        merged = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, mixed.shape[2], width])
+        return self.attention_out(merged)
+
+    def _split(self, x: tf.Tensor, parts: int) -> list[tf.Tensor]:
+        """Split [B, S, parts * W] into `parts` tensors [B, H, S, D]."""
+        depth = self.width // self.heads
+        apart = tf.reshape(x, [-1, x.shape[1], parts, self.heads, depth])
+        return tf.unstack(tf.transpose(apart, [2, 0, 3, 1, 4]))
+
+    def _feed(self, x: tf.Tensor) -> tf.Tensor:
+        gate, value = tf.split(self.feed_in(x), 2, axis=-1)
+        return self.feed_out(tf.nn.relu(gate) * value)
+
+    def _drop(
+        self, x: tf.Tensor, seed: tf.Tensor | None, *, training: bool, place: int
+    ) -> tf.Tensor:
+        if not training or self.rate == 0 or seed is None:
+            return x
+        return dropout(x, fold_in(seed, place), rate=self.rate)

@@ -1,0 +1,39 @@
+"""Recomputation: a block's activations are thrown away and computed again for its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def recompute(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Return `function` with its inner activations recomputed in the backward pass.
+
+    Wrap one block, not the model: what stays alive is the inputs of each wrapped function and the
+    activations of one. Tensors that the function reads must be its arguments; variables are
+    found by themselves. Anything random must come from a seed among the arguments, or the replay
+    draws another mask and the gradient belongs to another network.
+
+    Args:
+        function: takes positional tensors, returns one tensor.
+    Returns: a function of the same arguments and result.
+    """
+
+    def replayed(*arguments: tf.Tensor) -> tf.Tensor:
+        # Seeds and masks have no gradient: bound here, since the tape warns about watching them.
+        is_float = [argument.dtype.is_floating for argument in arguments]
+
+        def of_floats(*floats: tf.Tensor) -> tf.Tensor:
+            following = iter(floats)
+            return function(
+                *(
+                    next(following) if floating else argument
+                    for floating, argument in zip(is_float, arguments, strict=True)
+                )
+            )
+
+        floats = (one for one, floating in zip(arguments, is_float, strict=True) if floating)
+        return tf.recompute_grad(of_floats)(*floats)
+
+    return replayed
