@@ -250,10 +250,13 @@ def to_json(settings: Any) -> dict[str, Any]:
     return dataclasses.asdict(settings)
 
 
+def training_from_json(values: dict[str, Any]) -> TrainingSettings:
+    """Rebuild the `TrainingSettings` that `to_json` wrote, after a pass through JSON text."""
+    return TrainingSettings(**{**values, "early_stop": EarlyStopSettings(**values["early_stop"])})
+
+
 def job_from_json(values: dict[str, Any]) -> Job:
     """Rebuild the `Job` that `to_json` wrote, after a pass through JSON text."""
-    training = dict(values["training"])
-    training["early_stop"] = EarlyStopSettings(**training["early_stop"])
     features = values["features"]
     label = {
         name: tuple(value) if isinstance(value, list) else value
@@ -261,7 +264,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
     }
     return Job(
         model=ModelSettings(**values["model"]),
-        training=TrainingSettings(**training),
+        training=training_from_json(values["training"]),
         checkpoint=CheckpointSettings(**values["checkpoint"]),
         features=Features(
             numbers=tuple(

@@ -1,0 +1,294 @@
+"""Schema and train statistics to what the model reads; examples to column files.
+
+A column file is a NumPy file that can be memory-mapped, so that `trainer` needs no Arrow. A split's
+folder holds ``columns.json``, and for the column with index i: numbers as ``i.values.npy`` (int64
+or float64 [N], 0 where missing) and ``i.present.npy`` (bool [N]); text as ``i.codes.npy`` (int32
+[N], -1 where missing) and ``i.distinct.json`` (the texts, by code); the label as ``label.npy``
+(int32 [N] class ids, or float64 [N] values).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainer.errors import SettingError
+from trainer.settings import CategoryFeature, Features, LabelFeature, NumberFeature
+
+Kind = Literal["int", "float", "string"]
+EDGES = 48
+"""Most bin edges of a number. A column with fewer distinct values has an edge at each of them."""
+FILES: dict[Kind, dict[str, type]] = {
+    "string": {"codes": np.int32},
+    "int": {"values": np.int64, "present": np.bool_},
+    "float": {"values": np.float64, "present": np.bool_},
+}
+FEW_CLASSES = 20
+"""An integer label with more distinct values than this is a quantity, unless the task says so."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the examples and its type in the schema."""
+
+    name: str
+    kind: Kind
+
+
+class SplitWriter:
+    """Writes one split's columns, batch by batch, into files made for at most `rows` rows."""
+
+    def __init__(self, folder: Path, columns: Iterable[Column], *, rows: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._columns = list(columns)
+        self._rows = rows
+        self.written = 0
+        self._distinct: dict[str, dict[Any, int]] = {}
+        self._files = [self._open(index, one) for index, one in enumerate(self._columns)]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of one batch; its columns are lists with at most one value each."""
+        start, end = self.written, self.written + batch.num_rows
+        for column, files in zip(self._columns, self._files, strict=True):
+            lists = _lists(batch, column.name)
+            if column.kind == "string":
+                files[0][start:end] = self._codes(column.name, lists, batch.num_rows)
+            else:
+                values, present = _numbers(lists, batch.num_rows)
+                files[0][start:end], files[1][start:end] = values, present
+        self.written = end
+
+    def close(self) -> None:
+        """Write what the reader needs to find the columns."""
+        described = {}
+        for index, column in enumerate(self._columns):
+            described[column.name] = {"kind": column.kind, "index": index}
+            for array in self._files[index]:
+                if isinstance(array, np.memmap):
+                    array.flush()
+            self._trim(index, column)
+            if column.kind == "string":
+                texts = [_text(value) for value in self._distinct[column.name]]
+                (self._folder / f"{index}.distinct.json").write_text(json.dumps(texts))
+        (self._folder / "columns.json").write_text(
+            json.dumps({"rows": self.written, "features": described})
+        )
+        self._files = []
+
+    def _open(self, index: int, column: Column) -> list[np.ndarray]:
+        if column.kind == "string":
+            self._distinct[column.name] = {}
+        return [
+            _create(self._folder / f"{index}.{name}.npy", kind, self._rows)
+            for name, kind in FILES[column.kind].items()
+        ]
+
+    def _trim(self, index: int, column: Column) -> None:
+        """Cut a column's files to the rows that were written, where rows were left out."""
+        if self.written == self._rows:
+            return
+        for name in FILES[column.kind]:
+            path = self._folder / f"{index}.{name}.npy"
+            np.save(path, np.array(np.load(path, mmap_mode="r")[: self.written]))
+
+    def _codes(self, name: str, lists: pa.Array | None, rows: int) -> np.ndarray:
+        codes = np.full(rows, -1, np.int32)
+        if lists is None or lists.null_count == rows:
+            return codes
+        known = self._distinct[name]
+        encoded = lists.flatten().dictionary_encode()
+        of_batch = [known.setdefault(value, len(known)) for value in encoded.dictionary.to_pylist()]
+        codes[_present(lists)] = np.asarray(of_batch, np.int32)[encoded.indices.to_numpy()]
+        return codes
+
+
+def _create(path: Path, kind: type, rows: int) -> np.ndarray:
+    if rows == 0:
+        # A file of no bytes cannot be mapped.
+        np.save(path, np.zeros(0, kind))
+        return np.load(path)
+    return np.lib.format.open_memmap(path, "w+", kind, (rows,))
+
+
+def _lists(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    index = batch.schema.get_field_index(name)
+    if index < 0 or pa.types.is_null(batch.schema.field(index).type):
+        return None
+    return batch.column(index)
+
+
+def _present(lists: pa.Array) -> np.ndarray:
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    return np.asarray(lengths) > 0
+
+
+def _numbers(lists: pa.Array | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    if lists is None or lists.null_count == rows:
+        return np.zeros(rows), np.zeros(rows, np.bool_)
+    present = _present(lists)
+    flat = lists.flatten().to_numpy(zero_copy_only=False)
+    values = np.zeros(rows, flat.dtype)
+    values[present] = flat
+    nan = np.isnan(values) if values.dtype.kind == "f" else np.zeros(rows, np.bool_)
+    values[nan] = 0
+    return values, present & ~nan
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def keep_rows(batch: pa.RecordBatch, label: str, classes: Iterable[Any] | None) -> pa.RecordBatch:
+    """Return the rows whose label is there and, where `classes` is given, one of them."""
+    lists = _lists(batch, label)
+    if lists is None:
+        return batch.slice(0, 0)
+    keep = _present(lists)
+    if classes is not None:
+        flat = lists.flatten()
+        known = pc.is_in(flat, value_set=pa.array(list(classes), flat.type))
+        keep[np.flatnonzero(keep)] = np.asarray(known)
+    return batch if keep.all() else batch.filter(pa.array(keep))
+
+
+def number_feature(column: Column, values: np.ndarray, present: np.ndarray) -> NumberFeature | None:
+    """Describe a number from its train values; None when it never differs.
+
+    Args:
+        column: the column.
+        values: int64 or float64 [N].
+        present: bool [N].
+    """
+    there = np.asarray(values)[np.asarray(present)].astype(np.float64)
+    there = there[np.isfinite(there)]
+    if not len(there):
+        return None
+    edges = np.unique(there)
+    if len(edges) > EDGES:
+        edges = np.unique(np.quantile(there, np.linspace(0, 1, EDGES)))
+    if len(edges) == 1:
+        if np.asarray(present).all():
+            return None
+        edges = np.asarray([edges[0], edges[0] + 1])
+    return NumberFeature(
+        name=column.name,
+        kind="int" if column.kind == "int" else "float",
+        edges=tuple(float(edge) for edge in edges),
+        mean=float(there.mean()),
+        scale=float(there.std()) or 1.0,
+    )
+
+
+def category_feature(
+    name: str, top_values: Mapping[str, float], *, rows: int
+) -> CategoryFeature | None:
+    """Describe a text column from TFDV's top values; None when nothing can be learned from it.
+
+    A value seen once in many rows stays unknown: that is what an unseen value will be like, and
+    without such rows the unknown entry would never be trained.
+    """
+    least = 2 if rows >= 1000 else 1
+    vocabulary = tuple(value for value, count in top_values.items() if count >= least)
+    return CategoryFeature(name, vocabulary) if vocabulary else None
+
+
+def label_feature(name: str, kind: Kind, values: np.ndarray, *, task: str) -> LabelFeature:
+    """Describe the label from its train values.
+
+    Args:
+        name: the label's column.
+        kind: its type in the files.
+        values: int64, float64 or str [N], none missing.
+        task: ``auto``, ``binary``, ``multiclass`` or ``regression``.
+
+    Raises:
+        SettingError: when the task does not fit the label's values.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    decided = task if task != "auto" else guess_task(kind, len(distinct))
+    if decided == "regression":
+        if kind == "string":
+            raise SettingError(
+                "a text label cannot be a quantity",
+                where="data.task",
+                holds='"regression"',
+                right=f"use multiclass, or name a number as the label instead of {name}",
+            )
+        numbers = values.astype(np.float64)
+        scale = float(numbers.std()) or 1.0
+        return LabelFeature(name, "regression", kind, mean=float(numbers.mean()), scale=scale)
+    if decided == "binary" and len(distinct) != 2:
+        raise SettingError(
+            f"the label {name} has {len(distinct)} distinct values in the train split, not 2",
+            where="data.task",
+            holds='"binary"',
+            right="use multiclass or regression, or auto",
+        )
+    return LabelFeature(
+        name,
+        "binary" if decided == "binary" else "multiclass",
+        kind,
+        classes=tuple(str(value) for value in distinct.tolist()),
+        frequencies=tuple(float(count) / len(values) for count in counts),
+    )
+
+
+def guess_task(kind: Kind, distinct: int) -> str:
+    """Return the task that a label of this type and number of distinct values stands for."""
+    if kind == "float" and distinct > 2:
+        return "regression"
+    if distinct == 2:
+        return "binary"
+    return "regression" if kind == "int" and distinct > FEW_CLASSES else "multiclass"
+
+
+def class_ids(label: LabelFeature, values: np.ndarray) -> np.ndarray:
+    """Return the label as the trainer reads it: int32 class ids, or float64 values, [N]."""
+    if label.task == "regression":
+        return values.astype(np.float64)
+    kinds: dict[str, type] = {"int": np.int64, "float": np.float64, "string": np.str_}
+    distinct = np.asarray(label.classes).astype(kinds[label.kind])
+    return np.searchsorted(distinct, values).astype(np.int32)
+
+
+def read_values(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a written column's values (texts where it is text) and whether each is there."""
+    described = json.loads((folder / "columns.json").read_text())["features"][name]
+    index = described["index"]
+    if described["kind"] == "string":
+        codes = np.load(folder / f"{index}.codes.npy", mmap_mode="r")
+        texts = json.loads((folder / f"{index}.distinct.json").read_text())
+        return np.asarray([*texts, ""], np.str_)[codes], np.asarray(codes) >= 0
+    values = np.load(folder / f"{index}.values.npy", mmap_mode="r")
+    return values, np.load(folder / f"{index}.present.npy", mmap_mode="r")
+
+
+def features_of(
+    folder: Path,
+    columns: Iterable[Column],
+    label: LabelFeature,
+    *,
+    top_values: Mapping[str, Mapping[str, float]],
+    rows: int,
+) -> Features:
+    """Describe every column of the train split that something can be learned from."""
+    numbers, categories = [], []
+    for column in columns:
+        if column.name == label.name:
+            continue
+        if column.kind == "string":
+            found = category_feature(column.name, top_values.get(column.name, {}), rows=rows)
+            categories.extend([found] if found else [])
+        else:
+            values, present = read_values(folder, column.name)
+            number = number_feature(column, values, present)
+            numbers.extend([number] if number else [])
+    return Features(tuple(numbers), tuple(categories), label)

@@ -1,0 +1,249 @@
+"""From a configuration to the pipeline: the one list of nodes, for this machine and for a cluster.
+
+What a node is told and what its result depends on is known here without importing TFX; `build`
+turns the same list into a `tfx.dsl.Pipeline`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from components import fingerprint
+from components.fingerprint import Fingerprint
+from pipeline.config import PipelineConfig
+from trainer.settings import to_json
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the pipeline.
+
+    Attributes:
+        id: name of the node, and of the component function in `module`.
+        module: where the component is.
+        inputs: argument of the component to ``Node.output``.
+        settings: what the component is told, from the configuration and the data files.
+        keys: configuration keys, or sections, that its result depends on.
+        also: modules that run in another process, so that no import leads to them.
+    """
+
+    id: str
+    module: str
+    settings: Callable[[PipelineConfig, list[str]], Settings]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def upstream(self) -> tuple[str, ...]:
+        """Nodes whose outputs this one reads."""
+        return tuple(dict.fromkeys(source.split(".")[0] for source in self.inputs.values()))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node with everything that a run decided about it: what `build` needs."""
+
+    id: str
+    module: str
+    inputs: Mapping[str, str]
+    settings: Settings
+    fingerprint: Fingerprint
+
+
+def _example_gen(config: PipelineConfig, files: list[str]) -> Settings:
+    return {
+        "files": files,
+        "label": config.data.label,
+        "null_values": list(config.data.null_values),
+        "split": _split(config),
+    }
+
+
+def _split(config: PipelineConfig) -> Settings:
+    split = config.data.split
+    return {"by": split.by, "column": split.column, "eval": split.eval}
+
+
+def _nothing(config: PipelineConfig, files: list[str]) -> Settings:
+    return {}
+
+
+def _schema_gen(config: PipelineConfig, files: list[str]) -> Settings:
+    return {"schema": config.schema_path or "infer", "label": config.data.label}
+
+
+def _data_gate(config: PipelineConfig, files: list[str]) -> Settings:
+    return {
+        **_example_gen(config, files),
+        "task": config.data.task,
+        "ignore": list(config.data.ignore),
+        "on_anomaly": config.validation.on_anomaly,
+        "rules": dict(config.validation.rules),
+        "global_batch": config.training.global_batch,
+    }
+
+
+def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
+    return {
+        "label": config.data.label,
+        "task": config.data.task,
+        "ignore": list(config.data.ignore),
+        "model": to_json(config.model),
+        "training": to_json(config.training),
+        "checkpoint": to_json(config.checkpoint),
+        "checkpoints": str(config.folder / "checkpoints"),
+    }
+
+
+def _pusher(config: PipelineConfig, files: list[str]) -> Settings:
+    return {"destination": str(config.folder / "models")}
+
+
+NODES: tuple[Node, ...] = (
+    Node(
+        "ExampleGen",
+        "components.example_gen",
+        _example_gen,
+        keys=("data.files", "data.label", "data.null_values", "data.split"),
+    ),
+    Node(
+        "StatisticsGen",
+        "components.statistics",
+        _nothing,
+        inputs={"examples": "ExampleGen.examples"},
+    ),
+    Node(
+        "SchemaGen",
+        "components.schema",
+        _schema_gen,
+        inputs={"statistics": "StatisticsGen.statistics"},
+        keys=("validation.schema", "data.label"),
+    ),
+    Node(
+        "ExampleValidator",
+        "components.anomalies",
+        _nothing,
+        inputs={"statistics": "StatisticsGen.statistics", "schema": "SchemaGen.schema"},
+    ),
+    Node(
+        "DataGate",
+        "components.gate",
+        _data_gate,
+        inputs={
+            "examples": "ExampleGen.examples",
+            "statistics": "StatisticsGen.statistics",
+            "schema": "SchemaGen.schema",
+            "anomalies": "ExampleValidator.anomalies",
+        },
+        keys=(
+            "data.label",
+            "data.task",
+            "data.ignore",
+            "validation.on_anomaly",
+            "validation.rules",
+            "training.global_batch",
+        ),
+    ),
+    Node(
+        "Trainer",
+        "components.training",
+        _trainer,
+        inputs={
+            "examples": "ExampleGen.examples",
+            "statistics": "StatisticsGen.statistics",
+            "schema": "SchemaGen.schema",
+            "verdict": "DataGate.verdict",
+        },
+        keys=("data.label", "data.task", "data.ignore", "model", "training"),
+        also=("trainer.worker",),
+    ),
+    Node(
+        "Evaluator",
+        "components.evaluator",
+        _nothing,
+        inputs={"model": "Trainer.model", "model_run": "Trainer.model_run"},
+    ),
+    Node(
+        "Pusher",
+        "components.pusher",
+        _pusher,
+        inputs={"model": "Trainer.model", "blessing": "Evaluator.blessing"},
+    ),
+)
+
+IRRELEVANT = ("training.max_restarts",)
+"""Keys of a section above that change no result."""
+
+
+def own_part(
+    node: Node, config: PipelineConfig, digests: Mapping[str, str], flat: Mapping[str, Any]
+) -> Fingerprint:
+    """Return a node's fingerprint without what comes from the nodes before it.
+
+    Args:
+        node: which node.
+        config: the configuration.
+        digests: content hash of each data file.
+        flat: the configuration as dotted keys.
+    """
+    data: dict[str, str] = {}
+    if node.id == "ExampleGen":
+        data = dict(digests)
+    elif node.id == "SchemaGen" and config.schema_path:
+        data = fingerprint.data_digests([config.schema_path])
+    return {
+        "data": data,
+        "settings": {name: value for name, value in flat.items() if _concerns(node, name)},
+        "code": fingerprint.code_digests([node.module, *node.also]),
+        "packages": dict(fingerprint.package_versions()),
+    }
+
+
+def _concerns(node: Node, name: str) -> bool:
+    if name in IRRELEVANT:
+        return False
+    return any(name == one or name.startswith(one + ".") for one in node.keys)
+
+
+def build(*, name: str, folder: Path, steps: Iterable[Step]) -> Any:
+    """Return the `tfx.dsl.Pipeline` of these steps, in their order.
+
+    Args:
+        name: the pipeline's name.
+        folder: where its artifacts and its ML Metadata stand.
+        steps: the nodes, each after those that it reads from.
+    """
+    from tfx.orchestration import metadata
+    from tfx.orchestration import pipeline as tfx_pipeline
+
+    made: dict[str, Any] = {}
+    for step in steps:
+        component = getattr(importlib.import_module(step.module), step.id)
+        inputs = {
+            argument: made[source.split(".")[0]].outputs[source.split(".")[1]]
+            for argument, source in step.inputs.items()
+        }
+        made[step.id] = component(
+            **inputs,
+            settings=json.dumps(step.settings, sort_keys=True),
+            fingerprint=json.dumps(step.fingerprint, sort_keys=True),
+        ).with_id(step.id)
+    return tfx_pipeline.Pipeline(
+        pipeline_name=name,
+        pipeline_root=str(folder),
+        components=list(made.values()),
+        enable_cache=True,
+        metadata_connection_config=metadata.sqlite_metadata_connection_config(
+            str(folder / "metadata.sqlite")
+        ),
+        # Beam's own default downloads another runner; this one runs in the process.
+        beam_pipeline_args=["--runner=FnApiRunner", "--direct_num_workers=1"],
+    )

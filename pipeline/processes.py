@@ -1,0 +1,204 @@
+"""The processes of one run: started, followed through the journal, stopped in order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from components import fingerprint, provenance
+from pipeline import cache
+from pipeline.config import PipelineConfig
+from trainer import journal, supervisor
+from trainer.errors import TrainingError
+
+OnEvent = Callable[[dict[str, Any]], None]
+POLL_SECONDS = 0.1
+STOP_SECONDS = 30.0
+
+
+@dataclass
+class Run:
+    """One run while it goes on.
+
+    Attributes:
+        number: its name, counted up from 1 in each pipeline.
+        folder: ``logs/<number>``.
+        config: the configuration.
+        decisions: what is cached and why, by node.
+        on_event: told of every event of the journal.
+        children: processes to stop with the run, by name.
+        told: the events so far.
+        stopped: signals received.
+    """
+
+    number: str
+    folder: Path
+    config: PipelineConfig
+    decisions: Mapping[str, cache.Decision]
+    on_event: OnEvent
+    children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    told: list[dict[str, Any]] = field(default_factory=list)
+    stopped: int = 0
+    offset: int = 0
+
+    @property
+    def events(self) -> Path:
+        """The run's journal."""
+        return self.folder / "events.jsonl"
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Add an event to the journal and show it."""
+        journal.append(self.events, event, **facts)
+        self.follow()
+
+    def follow(self) -> list[dict[str, Any]]:
+        """Show what the journal has grown by, and return it."""
+        new, self.offset = journal.read(self.events, self.offset)
+        for event in new:
+            self.told.append(event)
+            self.on_event(event)
+        return new
+
+
+def start(one: Run) -> None:
+    """Start training's process, so that it imports while data are read, and the nodes' own."""
+    if not one.decisions["Trainer"].cached:
+        one.children["training"] = supervisor.start(one.folder / "training")
+    with open(one.folder / "pipeline.log", "ab") as log:
+        one.children["nodes"] = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.dag", str(one.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(one),
+            start_new_session=True,
+        )
+
+
+def _environment(one: Run) -> dict[str, str]:
+    return {
+        **os.environ,
+        "HEADRACE_EVENTS": str(one.events),
+        "HEADRACE_RUN_DIR": str(one.folder),
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+    }
+
+
+def watch(one: Run) -> int:
+    """Show the journal until the nodes' process ends; return the run's exit code."""
+    nodes = one.children["nodes"]
+    while nodes.poll() is None:
+        for event in one.follow():
+            if event["event"] == "node" and event["id"] == "Trainer":
+                start_tracking(one)
+        time.sleep(POLL_SECONDS)
+    one.follow()
+    if one.stopped:
+        return 143 if one.stopped == signal.SIGTERM else 130
+    code = nodes.returncode
+    if code and not any(event["event"] == "error" for event in one.told):
+        lost = TrainingError(
+            f"the process that runs the nodes ended with {code}",
+            right=f"see {one.folder / 'pipeline.log'}",
+        )
+        one.tell("error", id="", facts=lost.facts(), exit_code=lost.exit_code)
+        return lost.exit_code
+    return code
+
+
+@contextlib.contextmanager
+def signals(one: Run) -> Generator[None, None, None]:
+    """Stop the children in order at the first signal, at once at the second."""
+
+    def stop(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
+        for name in ("nodes", "training"):
+            child = one.children.get(name)
+            if child is not None and child.poll() is None:
+                child.send_signal(signal.SIGKILL if one.stopped else signal.SIGTERM)
+        one.stopped = one.stopped or number
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_children(one: Run) -> None:
+    """End what still runs: a training process that no node used, or that a signal stops."""
+    waiting = [
+        child for name, child in one.children.items() if name != "tracking" and child.poll() is None
+    ]
+    for child in waiting:
+        child.terminate()
+    until = time.monotonic() + STOP_SECONDS
+    for child in waiting:
+        try:
+            child.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def start_tracking(one: Run) -> None:
+    """Start the tracking process, once."""
+    if "tracking" in one.children:
+        return
+    spec = one.folder / "tracking.json"
+    write_whole(spec, json.dumps(_tracking_spec(one), indent=1))
+    with open(one.folder / "tracking.log", "ab") as log:
+        one.children["tracking"] = subprocess.Popen(
+            [sys.executable, "-m", "components.tracking", str(one.events), str(spec)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _tracking_spec(one: Run) -> dict[str, Any]:
+    """Return what the tracking process needs to know beside the journal."""
+    config = one.config
+    flat = config.flat()
+    key = fingerprint.digest(one.decisions["Trainer"].fingerprint)
+    digests = {
+        f"digest.{name.lower()}": fingerprint.digest(one.decisions[node].fingerprint[part])
+        for name, node, part in (
+            ("data", "ExampleGen", "data"),
+            ("code", "Trainer", "code"),
+            ("settings", "Trainer", "settings"),
+        )
+    }
+    return {
+        "tracking_uri": config.tracking_uri,
+        "artifact_root": str(config.root_folder / "mlruns"),
+        "experiment": config.name,
+        "run_name": one.number,
+        "params": flat,
+        "tags": {**provenance.collect_tags(config.base), **digests},
+        "config_text": "".join(f"{name} = {json.dumps(value)}\n" for name, value in flat.items()),
+        "fingerprint": key,
+        "resume": (config.folder / "checkpoints" / key).is_dir(),
+        "artifacts": {
+            "report.html": str(config.folder / "report.html"),
+            "plan.json": str(one.folder / "plan.json"),
+            "anomalies.json": str(one.folder / "anomalies.json"),
+        },
+    }
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or none."""
+    aside = path.with_name(f".{path.name}.part")
+    aside.write_text(text)
+    aside.replace(path)
