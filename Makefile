@@ -1,0 +1,60 @@
+# The commands of this house. Each first makes sure of uv and of the locked environment.
+#
+#   make run        real flight records in; a validated, trained, exported and tracked model out
+#   make test       the whole test suite
+#   make test-fast  without the tests that take more than five seconds
+#   make check      format, lint, import rules, types, then the fast tests
+#   make bench      the figures of the README, measured on this machine
+
+.SILENT:
+.DEFAULT_GOAL := help
+.PHONY: help environment run test test-fast check bench
+
+# uv from the path, from pip's own folder, or from the folder that `environment` makes.
+export PATH := $(PATH):$(HOME)/.local/bin:$(CURDIR)/.uv-tool/bin
+IN := uv run --no-sync --
+
+help:
+	sed -n 's/^#   //p' Makefile
+
+# One shell line each, since the make of macOS knows no .ONESHELL and must still say its one line.
+environment:
+	if [ "$$(uname -s)" != Linux ]; then \
+	  echo "headrace runs on Linux only, where TFX has packages; this is $$(uname -s). Take a Linux machine or container." >&2; \
+	  exit 1; \
+	fi
+	if ! command -v uv > /dev/null; then \
+	  echo "uv is missing: installing it with pip"; \
+	  python3 -m pip install --quiet uv || true; \
+	fi
+	if ! command -v uv > /dev/null; then \
+	  echo "pip gave no uv: installing it into .uv-tool"; \
+	  if ! { python3 -m venv .uv-tool && .uv-tool/bin/pip install --quiet uv; }; then \
+	    echo "uv could not be installed; see https://docs.astral.sh/uv/getting-started/installation" >&2; \
+	    exit 1; \
+	  fi; \
+	fi
+	uv sync --locked --quiet
+
+run: environment
+	$(IN) headrace example flights
+	$(IN) headrace run flights/pipeline.toml
+
+test: environment
+	$(IN) pytest
+
+test-fast: environment
+	$(IN) pytest -m "not slow"
+
+check: environment
+	$(IN) ruff format --check .
+	$(IN) ruff check .
+	$(IN) lint-imports
+	$(IN) pyright
+	$(IN) pytest -m "not slow"
+
+bench: environment
+	for script in bench/*.py; do \
+	  echo "== $$script"; \
+	  $(IN) python "$$script" || exit 1; \
+	done

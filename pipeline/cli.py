@@ -1,0 +1,271 @@
+"""`headrace`: the commands. Each body parses, calls one function and prints.
+
+Nothing heavy is imported before a command needs it, so that ``headrace --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline import display
+from trainer.errors import HeadraceError, InputError
+
+EXAMPLES = ("flights", "penguins")
+ALL = "all"
+RUN_FIELDS = ("pipeline", "run_id", "seconds", "nodes", "examples", "anomalies", "metrics",
+              "baseline", "training", "mlflow", "report", "model")  # fmt: skip
+"""Fields of the run's JSON object beside status and error."""
+
+app = typer.Typer(
+    name="headrace",
+    help="A TFX training workflow that refuses bad data and keeps to a memory budget.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="The configuration file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
+
+
+@app.command()
+def example(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{' or '.join(EXAMPLES)}.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The folder; NAME when left out.")] = "",
+) -> int:
+    """Write a folder that is ready to run.
+
+    It holds real data from an installed package and a commented pipeline.toml.
+    """
+    import importlib
+
+    _require(name in EXAMPLES, "no such example", name, f"take {' or '.join(EXAMPLES)}")
+    paths = importlib.import_module(f"pipeline.examples.{name}").write(Path(out or name))
+    display.show([*map(str, paths), "", f"next: headrace run {paths[-1]}"])
+    return 0
+
+
+@app.command()
+def check(config: Config = "pipeline.toml", as_json: Json = False) -> int:
+    """Say what would go wrong, and run nothing."""
+    from pipeline import lines, preflight
+
+    result = preflight.result(_load(config))
+    text = lines.findings(result["findings"], result["environment"])
+    display.show_result(result, text, as_json=as_json)
+    return InputError.exit_code if result["error"] else 0
+
+
+@app.command()
+def run(
+    config: Config = "pipeline.toml",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
+    ] = None,
+    no_cache: Annotated[
+        list[str] | None,
+        typer.Option("--no-cache", metavar="[NODE]", help="Run every node, or NODE, again."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Run the pipeline on this machine."""
+    loaded = _load(config, set_)
+    from pipeline import runner
+
+    forced = _nodes(no_cache or [])
+    with display.screen(as_json=as_json) as screen:
+        result = runner.run(loaded, no_cache=forced, on_event=screen.on_event)
+        screen.finish(result)
+    return int(result["exit_code"])
+
+
+@app.command()
+def report(
+    config: Config = "pipeline.toml",
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> int:
+    """Print where the latest data report is."""
+    path = _load(config).folder / "report.html"
+    _require(path.is_file(), "there is no report yet", str(path), f"first: headrace run {config}")
+    display.show([str(path)])
+    if open_:
+        import webbrowser
+
+        started = webbrowser.open(path.as_uri())
+        _require(started, "no browser could be started", str(path), "open it in one yourself")
+    return 0
+
+
+@app.command()
+def runs(config: Config = "pipeline.toml", as_json: Json = False) -> int:
+    """List this pipeline's runs, best first.
+
+    Says what differed between them, and where MLflow compares them.
+    """
+    from pipeline import history
+
+    result = history.runs(_load(config))
+    display.show_result(result, history.run_lines(result), as_json=as_json)
+    return 0
+
+
+@app.command("runs diff")
+def runs_diff(
+    run_a: Annotated[str, typer.Argument(metavar="RUN", help="A run's number or MLflow id.")],
+    run_b: Annotated[str, typer.Argument(metavar="RUN", help="The run to compare it with.")],
+    config: Config = "pipeline.toml",
+    as_json: Json = False,
+) -> int:
+    """Say why the second run is not the first.
+
+    Data, schema, settings, code, package versions, hardware, memory plan and metrics.
+    """
+    from pipeline import history
+
+    result = history.diff(_load(config), run_a, run_b)
+    display.show_result(result, history.diff_lines(result), as_json=as_json)
+    return 0
+
+
+@app.command()
+def ui(
+    config: Config = "pipeline.toml",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to serve on.")] = 5000,
+) -> int:
+    """Serve the MLflow UI until Ctrl-C."""
+    from pipeline import history
+
+    history.serve(_load(config), port)
+    return 0
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run a command; whatever goes wrong becomes one message and the contract's exit code."""
+    try:
+        command = typer.main.get_command(app)
+        with command.make_context("headrace", _joined(arguments)) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as leave:
+        return leave.exit_code
+    except HeadraceError as error:
+        return _failed(arguments, str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _failed(arguments, _usage(error), InputError.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        # A second Ctrl-C must not cut the first one's message short.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return _failed(arguments, "interrupted", 130)
+    except BrokenPipeError:
+        # Who read our output has gone, as in `headrace runs | head`: nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # ruff: ignore[blind-except] - one line here, the rest in a log
+        return _failed(arguments, _unexpected(error), 4)
+
+
+def _require(holds: bool, what: str, where: str, right: str) -> None:
+    """Refuse what a person asked for.
+
+    Raises:
+        InputError: when `holds` is false.
+    """
+    if not holds:
+        raise InputError(what, where=where, right=right)
+
+
+def _load(config: str, sets: list[str] | None = None) -> Any:
+    from pipeline import config as configuration
+
+    return configuration.load(config, sets or [])
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """Give the parser what it knows: ``runs diff`` as one word, ``--no-cache`` with a value."""
+    if not arguments:
+        return ["--help"]
+    if arguments[:2] == ["runs", "diff"]:
+        return ["runs diff", *arguments[2:]]
+    if arguments[0] != "run":
+        return arguments
+    joined: list[str] = []
+    rest = list(arguments)
+    while rest:
+        one = rest.pop(0)
+        if one == "--no-cache":
+            named = bool(rest) and not rest[0].startswith("-") and not _is_config(rest[0])
+            one += f"={rest.pop(0) if named else ALL}"
+        joined.append(one)
+    return joined
+
+
+def _is_config(argument: str) -> bool:
+    """Say whether the word after ``--no-cache`` is the configuration and not a node."""
+    return "." in argument or os.sep in argument or Path(argument).exists()
+
+
+def _nodes(names: list[str]) -> frozenset[str]:
+    """Return the nodes that ``--no-cache`` names.
+
+    Raises:
+        InputError: there is no such node.
+    """
+    if not names:
+        return frozenset()
+    from pipeline import config_file, definition
+
+    known = [node.id for node in definition.NODES]
+    for name in names:
+        if name not in {*known, ALL}:
+            near = config_file.nearest(name, known)
+            right = f"the nearest is {near}" if near else f"the nodes are {', '.join(known)}"
+            raise InputError("no such node", where=f"--no-cache {name}", right=right)
+    return frozenset(known if ALL in names else names)
+
+
+def _failed(arguments: list[str], message: str, code: int) -> int:
+    """Say what went wrong: one line on standard error, and with ``--json`` one object."""
+    if "--json" in arguments:
+        status = {3: "rejected", 130: "interrupted"}.get(code, "failed")
+        fields: dict[str, Any] = dict.fromkeys(RUN_FIELDS) if arguments[0] == "run" else {}
+        if fields:
+            fields |= {"seconds": 0.0, "nodes": [], "anomalies": []}
+        display.show_json({"status": status, **fields, "error": message})
+    display.show_error(message)
+    return code
+
+
+def _usage(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "headrace"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return f"{command}: {message.rstrip('.')}; see: {command} --help"
+
+
+def _unexpected(error: Exception) -> str:
+    """Write the traceback to a file; return one line that says what happened and where it is."""
+    said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="headrace-", suffix=".log")
+        with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
+    except OSError as why:
+        return f"this is a fault of headrace: {said}; its log could not be written: {why.strerror}"
+    return f"this is a fault of headrace: {said}; the whole of it is in {path}"
+
+
+if __name__ == "__main__":
+    main()
