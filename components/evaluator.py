@@ -1,0 +1,176 @@
+"""Evaluator: metrics of the eval split beside the trivial baseline's, and the blessing.
+
+A model is blessed when its loss is strictly below the loss of a model that knows no column: one
+that always answers with the class frequencies, or the mean, of the train split. A loss that is
+not a finite number never is.
+"""
+
+# TFX reads the annotations of a component as objects: no `from __future__ import annotations`.
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
+from tfx.dsl.component.experimental.decorators import component
+from tfx.types import standard_artifacts
+
+from trainer.errors import TrainingError
+from trainer.journal import append
+from trainer.settings import LabelFeature
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the eval split says of a model.
+
+    Attributes:
+        metrics, baseline: by the same names; None where a metric is not defined, such as the AUC
+            of one class.
+        blessed: whether the model may be pushed.
+        reason: why, in one sentence.
+        notes: why a metric is not defined, one sentence each.
+    """
+
+    metrics: Mapping[str, float | None]
+    baseline: Mapping[str, float | None]
+    blessed: bool
+    reason: str
+    notes: tuple[str, ...]
+
+
+def evaluate(run: Path) -> Evaluation:
+    """Judge the predictions that a training left in the folder `run`.
+
+    Args:
+        run: holds `result.json` (whose `predictions` names the file of them, relative to `run`),
+            `label.npy` (int32 class ids or float64 values, [N]) and `features.json`.
+
+    Returns:
+        Metrics, baseline and blessing.
+
+    Raises:
+        TrainingError: when a file is missing or damaged, predictions and labels differ in number,
+            or a prediction is not finite.
+    """
+    from trainer import evaluation
+
+    predictions, label, feature = _read_run(run)
+    metrics = _defined(evaluation.metrics(predictions, label, label_feature=feature))
+    baseline = _defined(evaluation.baseline(feature, label))
+    blessed, reason = bless(metrics.get("loss"), baseline.get("loss"))
+    notes = evaluation.notes(label, label_feature=feature)
+    return Evaluation(metrics, baseline, blessed, reason, tuple(notes))
+
+
+def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature]:
+    try:
+        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        predictions = np.load(run / result["predictions"], mmap_mode="r")
+        label = np.load(run / "label.npy", mmap_mode="r")
+        features = json.loads((run / "features.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError) as error:
+        raise TrainingError(
+            f"what training left behind cannot be read: {error}",
+            where=str(run),
+            right="run the training again: headrace run --no-cache Trainer",
+        ) from error
+    if len(predictions) != len(label):
+        raise TrainingError(
+            "predictions and labels of the eval split differ in number",
+            where=str(run),
+            holds=f"{len(predictions)} predictions and {len(label)} labels",
+            right="run the training again: headrace run --no-cache Trainer",
+        )
+    fields = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in features["label"].items()
+    }
+    return predictions, label, LabelFeature(**fields)
+
+
+def _defined(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    # JSON knows no NaN, and a store would keep infinity as a number: not defined is None.
+    numbers = {name: float(value) for name, value in metrics.items() if value is not None}
+    return {
+        name: numbers[name] if math.isfinite(numbers.get(name, math.nan)) else None
+        for name in metrics
+    }
+
+
+def bless(loss: float | None, baseline: float | None) -> tuple[bool, str]:
+    """Return whether a model with this eval loss may be pushed, and why, in one sentence."""
+    if loss is None or not math.isfinite(loss):
+        return False, "the model's loss on the eval split is not a finite number"
+    if baseline is None or not math.isfinite(baseline):
+        return False, "the baseline's loss on the eval split is not a finite number"
+    compared = f"loss {loss:.6g} against the trivial baseline's {baseline:.6g}"
+    if loss < baseline:
+        return True, f"the model beats the trivial baseline: {compared}"
+    return False, f"the model does not beat the trivial baseline: {compared}"
+
+
+def write_evaluation(evaluation: Evaluation, path: Path) -> None:
+    """Write the evaluation as strict JSON, whole or not at all."""
+    facts = {
+        "metrics": dict(evaluation.metrics),
+        "baseline": dict(evaluation.baseline),
+        "blessed": evaluation.blessed,
+        "reason": evaluation.reason,
+        "notes": list(evaluation.notes),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    incoming = path.with_name(f".{path.name}.incoming")
+    incoming.write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(incoming, path)
+
+
+def write_blessing(folder: Path, *, blessed: bool) -> None:
+    """Write the empty file by whose name TFX tells a blessed model from another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ("BLESSED" if blessed else "NOT_BLESSED")).write_bytes(b"")
+
+
+@component
+def Evaluator(
+    examples: InputArtifact[standard_artifacts.Examples],  # ruff: ignore[unused-function-argument] - lineage only
+    model: InputArtifact[standard_artifacts.Model],
+    model_run: InputArtifact[standard_artifacts.ModelRun],
+    evaluation: OutputArtifact[standard_artifacts.ModelEvaluation],
+    blessing: OutputArtifact[standard_artifacts.ModelBlessing],
+    settings: Parameter[str],  # ruff: ignore[unused-function-argument] - it has none yet; part of the cache key
+    fingerprint: Parameter[str],  # ruff: ignore[unused-function-argument] - part of the cache key
+) -> None:
+    """Evaluate the trained model and say whether it may be pushed.
+
+    Args:
+        examples: the rows that it was evaluated on.
+        model: the model that is judged.
+        model_run: the folder that `evaluate` reads.
+        evaluation: gets `evaluation.json`.
+        blessing: gets the file `BLESSED` or `NOT_BLESSED`, and TFX's custom properties `blessed`,
+            `blessing_message`, `current_model` and `current_model_id`.
+        settings: JSON text.
+        fingerprint: JSON text of what a cached result depends on.
+    """
+    found = evaluate(Path(model_run.uri))
+    write_evaluation(found, Path(evaluation.uri) / "evaluation.json")
+    write_blessing(Path(blessing.uri), blessed=found.blessed)
+    blessing.set_int_custom_property("blessed", int(found.blessed))
+    blessing.set_string_custom_property("blessing_message", found.reason)
+    blessing.set_string_custom_property("current_model", model.uri)
+    blessing.set_int_custom_property("current_model_id", model.id)
+    events = os.environ.get("HEADRACE_EVENTS", "")
+    for note in found.notes:
+        append(events, "warning", id="Evaluator", message=note)
+    append(
+        events,
+        "metrics",
+        metrics=dict(found.metrics),
+        baseline=dict(found.baseline),
+        blessed=found.blessed,
+    )

@@ -1,0 +1,164 @@
+"""Pusher: a blessed model becomes the next version folder, whole or absent.
+
+The copy is made in a hidden folder beside the versions and renamed when every byte is on disk:
+a model server that watches the destination sees a version complete or not at all.
+"""
+
+# TFX reads the annotations of a component as objects: no `from __future__ import annotations`.
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
+from tfx.dsl.component.experimental.decorators import component
+from tfx.types import standard_artifacts
+
+from trainer.errors import TrainingError
+from trainer.journal import append
+
+INCOMING = ".incoming-"
+
+
+def push(model: Path, destination: Path) -> tuple[int, Path]:
+    """Copy a SavedModel to the next version under `destination`.
+
+    Args:
+        model: folder that holds `saved_model.pb`.
+        destination: folder of the version folders, made when it is not there.
+
+    Returns:
+        The version, one above the highest that is there, and its folder.
+
+    Raises:
+        TrainingError: when `model` is no SavedModel or it cannot be copied; no version was added.
+    """
+    if not (model / "saved_model.pb").is_file():
+        raise TrainingError(
+            "there is no SavedModel to push",
+            where=str(model),
+            right="run the training again: headrace run --no-cache Trainer",
+        )
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        with _only_one(destination):
+            _remove_leftovers(destination)
+            incoming = destination / f"{INCOMING}{os.getpid()}-{secrets.token_hex(4)}"
+            return _copy_and_rename(model, incoming)
+    except OSError as error:
+        raise TrainingError(
+            f"the model could not be pushed: {error.strerror or error}",
+            where=str(destination),
+            right="the versions that were there are untouched; make room or allow writing there, "
+            "and run the same command again",
+        ) from error
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Generator[None, None, None]:
+    """Let one push at a time into the folder; the lock ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(destination: Path) -> None:
+    # Under the lock no other push is under way: what is there was left by one that was killed.
+    for folder in destination.glob(f"{INCOMING}*"):
+        shutil.rmtree(folder)
+
+
+def _copy_and_rename(model: Path, incoming: Path) -> tuple[int, Path]:
+    try:
+        shutil.copytree(model, incoming)
+        _flush(incoming)
+        version, folder = _rename_to_next(incoming)
+    except BaseException:
+        shutil.rmtree(incoming, ignore_errors=True)
+        raise
+    _flush_one(folder.parent)
+    return version, folder
+
+
+def _rename_to_next(incoming: Path) -> tuple[int, Path]:
+    while True:
+        version = highest_version(incoming.parent) + 1
+        folder = incoming.parent / str(version)
+        try:
+            os.rename(incoming, folder)
+        except OSError as error:
+            # Someone who does not know our lock took the number: a rename never replaces a folder
+            # with something in it, so the next number is tried.
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                raise
+        else:
+            return version, folder
+
+
+def highest_version(destination: Path) -> int:
+    """Return the highest version under `destination`, 0 when there is none.
+
+    Whatever has a number for a name counts, so that no number is given twice.
+    """
+    names = (entry.name for entry in destination.iterdir())
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+
+
+def _flush(folder: Path) -> None:
+    """Bring every file and folder below onto the disk."""
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            _flush_one(Path(parent, name))
+        _flush_one(Path(parent))
+
+
+def _flush_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@component
+def Pusher(
+    model: InputArtifact[standard_artifacts.Model],
+    blessing: InputArtifact[standard_artifacts.ModelBlessing],
+    pushed: OutputArtifact[standard_artifacts.PushedModel],
+    settings: Parameter[str],
+    fingerprint: Parameter[str],  # ruff: ignore[unused-function-argument] - part of the cache key
+) -> None:
+    """Push the model to the next version folder if it was blessed.
+
+    Args:
+        model: TFX's layout, with the SavedModel under `Format-Serving`.
+        blessing: its custom property `blessed` decides.
+        pushed: gets a copy of the model and the custom properties `pushed`, `pushed_destination`
+            and `pushed_version`, as TFX's Pusher leaves them; `pushed` alone, 0, when nothing was
+            pushed.
+        settings: JSON text of `destination`, the folder of the version folders.
+        fingerprint: JSON text of what a cached result depends on.
+    """
+    events = os.environ.get("HEADRACE_EVENTS", "")
+    if blessing.get_int_custom_property("blessed") != 1:
+        pushed.set_int_custom_property("pushed", 0)
+        reason = blessing.get_string_custom_property("blessing_message") or "it was not blessed"
+        append(events, "warning", id="Pusher", message=f"the model was not pushed: {reason}")
+        return
+    source = Path(model.uri) / "Format-Serving"
+    # The archive first: once the version is there, nothing more can fail.
+    if source.is_dir():
+        shutil.copytree(source, pushed.uri, dirs_exist_ok=True)
+    version, folder = push(source, Path(json.loads(settings)["destination"]))
+    pushed.set_int_custom_property("pushed", 1)
+    pushed.set_string_custom_property("pushed_destination", str(folder))
+    pushed.set_string_custom_property("pushed_version", str(version))
+    append(events, "pushed", version=version, path=str(folder))
