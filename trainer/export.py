@@ -37,10 +37,9 @@ import tensorflow as tf
 from trainer.errors import TrainingError
 from trainer.losses import predictions
 from trainer.settings import CategoryFeature, Features, NumberFeature
-from trainer.transform import category_ids, category_table
+from trainer.transform import NO_TEXT, category_ids, category_table
 
 COLUMNS_FILE = "columns.json"
-MISSING_TEXT = b"\xff"
 
 Values = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 """By column: values [B], and whether they are present, bool [B]."""
@@ -218,7 +217,7 @@ def _read_number(number: NumberFeature, values: tf.Tensor) -> tuple[tf.Tensor, t
 
 
 def _read_text(category: CategoryFeature, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    present = tf.not_equal(texts, MISSING_TEXT)
+    present = tf.not_equal(texts, NO_TEXT)
     if "" not in category.vocabulary:
         present = tf.logical_and(present, tf.not_equal(texts, ""))
     return texts, present

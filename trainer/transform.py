@@ -16,6 +16,8 @@ from trainer.settings import CategoryFeature, NumberFeature
 MISSING_ID = 0
 UNKNOWN_ID = 1
 FIRST_KNOWN_ID = 2
+NO_TEXT = b"\xff"
+"""A string that is no UTF-8, so no value of a column."""
 
 
 def category_table(feature: CategoryFeature) -> tf.lookup.StaticHashTable:
@@ -23,10 +25,11 @@ def category_table(feature: CategoryFeature) -> tf.lookup.StaticHashTable:
 
     An exported module must hold the table itself, so that it is saved with its content.
     """
-    keys = [text.encode() for text in feature.vocabulary]
-    ids = np.arange(FIRST_KNOWN_ID, FIRST_KNOWN_ID + len(keys), dtype=np.int32)
+    known = [text.encode() for text in feature.vocabulary]
+    # TensorFlow refuses an empty table, so there is one key more, which is no UTF-8 text.
+    ids = [*range(FIRST_KNOWN_ID, FIRST_KNOWN_ID + len(known)), UNKNOWN_ID]
     content = tf.lookup.KeyValueTensorInitializer(
-        tf.constant(keys, dtype=tf.string, shape=[len(keys)]), tf.constant(ids)
+        tf.constant([*known, NO_TEXT]), tf.constant(ids, tf.int32)
     )
     return tf.lookup.StaticHashTable(content, default_value=UNKNOWN_ID)
 

@@ -26,16 +26,20 @@ def uniform(seed: int, name: str, *, bound: float) -> keras.initializers.Initial
 def dropout(x: tf.Tensor, seed: tf.Tensor, *, rate: float) -> tf.Tensor:
     """Drop a share of `x`, scaling the rest by 1 / (1 - rate); the mask depends on `seed` alone.
 
-    The mask is drawn in float32 under every policy: 16-bit draws are too coarse for the rate.
+    The mask is drawn as 32-bit integers: the same under every policy, and with XLA or without
+    (their floats differ).
 
     Args:
         x: any shape.
         seed: int32 [2].
         rate: 0 to below 1.
     """
-    # A named algorithm: "auto" draws other numbers under XLA or on another device.
-    draw = tf.random.stateless_uniform(tf.shape(x), seed, alg="philox")
-    return tf.where(draw >= rate, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros_like(x))
+    # A named algorithm: "auto" draws other numbers on another device.
+    draw = tf.random.stateless_uniform(
+        tf.shape(x), seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
+    )
+    is_kept = draw >= tf.constant(int(rate * 2**32), tf.uint32)
+    return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros_like(x))
 
 
 def fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:
@@ -52,9 +56,14 @@ class Dense(keras.layers.Layer):
         super().__init__(name=name.replace("/", "_"), dtype=dtype, autocast=False)
         bound = (6 / (size_in + size_out)) ** 0.5
         self.kernel = self.add_weight(
-            shape=(size_in, size_out), initializer=uniform(seed, name, bound=bound), name="kernel"
+            shape=(size_in, size_out),
+            initializer=uniform(seed, name, bound=bound),
+            name="kernel",
+            autocast=False,
         )
-        self.bias = self.add_weight(shape=(size_out,), initializer="zeros", name="bias")
+        self.bias = self.add_weight(
+            shape=(size_out,), initializer="zeros", name="bias", autocast=False
+        )
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
@@ -82,8 +91,12 @@ class LayerNorm(keras.layers.Layer):
 
     def __init__(self, width: int, *, name: str, dtype: keras.DTypePolicy) -> None:
         super().__init__(name=name.replace("/", "_"), dtype=dtype, autocast=False)
-        self.scale = self.add_weight(shape=(width,), initializer="ones", name="scale")
-        self.offset = self.add_weight(shape=(width,), initializer="zeros", name="offset")
+        self.scale = self.add_weight(
+            shape=(width,), initializer="ones", name="scale", autocast=False
+        )
+        self.offset = self.add_weight(
+            shape=(width,), initializer="zeros", name="offset", autocast=False
+        )
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:

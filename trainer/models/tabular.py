@@ -68,6 +68,7 @@ class TabularTransformer(keras.Model):
             shape=(settings.width,),
             initializer=uniform(seed, "asking", bound=settings.width**-0.5),
             name="asking",
+            autocast=False,
         )
         self.blocks = [
             Block(settings, name=f"block_{layer}", seed=seed, dtype=dtype)
@@ -133,12 +134,14 @@ class NumberTokens(keras.layers.Layer):
             shape=(len(numbers), size, width),
             initializer=uniform(seed, "number_kernel", bound=size**-0.5),
             name="kernel",
+            autocast=False,
         )
         # Flat, since weight decay takes everything of two axes or more for a matrix.
         self.bias = self.add_weight(
             shape=(len(numbers) * width,),
             initializer=uniform(seed, "number_bias", bound=width**-0.5),
             name="bias",
+            autocast=False,
         )
         self.built = True
 
@@ -169,6 +172,7 @@ class CategoryTokens(keras.layers.Layer):
             shape=(sum(sizes), width),
             initializer=uniform(seed, "category_table", bound=width**-0.5),
             name="table",
+            autocast=False,
         )
         self.built = True
 
@@ -187,8 +191,10 @@ class Head(keras.layers.Layer):
         start = keras.initializers.RandomNormal(
             stddev=HEAD_DEVIATION, seed=weight_seed(seed, "head")
         )
-        self.kernel = self.add_weight(shape=(width, size), initializer=start, name="kernel")
-        self.bias = self.add_weight(shape=(size,), initializer="zeros", name="bias")
+        self.kernel = self.add_weight(
+            shape=(width, size), initializer=start, name="kernel", autocast=False
+        )
+        self.bias = self.add_weight(shape=(size,), initializer="zeros", name="bias", autocast=False)
         self.built = True
 
     def call(self, token: tf.Tensor) -> tf.Tensor:
