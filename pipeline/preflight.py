@@ -1,0 +1,213 @@
+"""`check`: what would go wrong, told before anything runs.
+
+Reads the configuration, the head of the data and the machine; writes nothing and trains nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import socket
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline import config_file, config_keys, lines
+from pipeline.config import PipelineConfig
+from trainer.errors import InputError
+from trainer.settings import parse_bytes
+
+GPUS = Path("/proc/driver/nvidia/gpus")
+MEMORY = Path("/proc/meminfo")
+ROOM_FACTOR = 3
+"""Disk that a run takes, in sizes of its data: examples, columns for the trainer, and the rest."""
+
+ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that would go wrong, or may not be meant.
+
+    Attributes:
+        severity: error, with which a run ends; or warning.
+        where: the key or the file.
+        message: what is wrong and what would be right.
+    """
+
+    severity: Literal["error", "warning"]
+    where: str
+    message: str
+
+
+def check(config: PipelineConfig) -> list[Finding]:
+    """Return everything that was found, in the order of the configuration."""
+    return [
+        *_root(config),
+        *_data(config),
+        *_schema(config),
+        *_training(config),
+        *_tracking(config),
+    ]
+
+
+def result(config: PipelineConfig) -> dict[str, Any]:
+    """Return the findings, the machine and the verdict as JSON-ready values."""
+    found = check(config)
+    errors = [one for one in found if one.severity == "error"]
+    return {
+        "status": "failed" if errors else "succeeded",
+        "pipeline": config.name,
+        "findings": [dataclasses.asdict(one) for one in found],
+        "environment": environment(config),
+        "error": f"{errors[0].where}: {errors[0].message}" if errors else None,
+    }
+
+
+def environment(config: PipelineConfig) -> dict[str, str]:
+    """Return what this machine has for a run, in words."""
+    return {
+        "processors": str(len(os.sched_getaffinity(0))),
+        "memory": f"{lines.size(_free_memory())} free",
+        "GPUs": ", ".join(_gpus()) or "none: training runs on the processor",
+        "disk": f"{lines.size(shutil.disk_usage(_standing(config.folder)).free)} free under "
+        f"{config.root_folder}",
+    }
+
+
+def _root(config: PipelineConfig) -> Iterator[Finding]:
+    where, standing = config.where("root"), _standing(config.folder)
+    if not standing.is_dir():
+        yield Finding("error", where, f"{standing} is a file, not a folder; name another root")
+    elif not os.access(standing, os.W_OK | os.X_OK):
+        yield Finding(
+            "error", where, f"{standing} cannot be written to; name a folder of this user"
+        )
+
+
+def _data(config: PipelineConfig) -> Iterator[Finding]:
+    from components import readers
+
+    where = config.where("data.files")
+    try:
+        files = [Path(one) for one in readers.resolve_files(config.data.files, config.base)]
+        columns = _columns(files, config)
+    except InputError as error:
+        yield Finding("error", error.where or where, _message(error))
+        return
+    yield from _room(config, files)
+    yield from _names(config, columns)
+
+
+def _columns(files: list[Path], config: PipelineConfig) -> list[str]:
+    from components import readers
+
+    return readers.head(files, config)
+
+
+def _message(error: InputError) -> str:
+    holds = f"it holds {error.holds}" if error.holds else ""
+    return "; ".join(part for part in (error.what, holds, error.right) if part)
+
+
+def _room(config: PipelineConfig, files: list[Path]) -> Iterator[Finding]:
+    needed = ROOM_FACTOR * sum(path.stat().st_size for path in files)
+    free = shutil.disk_usage(_standing(config.folder)).free
+    if free < needed:
+        message = f"{lines.size(free)} are free where about {lines.size(needed)} are needed"
+        yield Finding("error" if free < needed // ROOM_FACTOR else "warning", "disk", message)
+
+
+def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
+    data = config.data
+    if data.label not in columns:
+        yield _no_column(config, "data.label", data.label, columns=columns)
+    if data.split.column and data.split.column not in columns:
+        yield _no_column(config, "data.split.column", data.split.column, columns=columns)
+    for name in data.ignore:
+        if name not in columns:
+            finding = _no_column(config, "data.ignore", name, columns=columns)
+            yield dataclasses.replace(finding, severity="warning")
+    if not set(columns) - {data.label, *data.ignore}:
+        yield Finding(
+            "error", config.where("data.ignore"), "no column is left to learn from; ignore fewer"
+        )
+
+
+def _no_column(config: PipelineConfig, key: str, name: str, *, columns: list[str]) -> Finding:
+    near = config_file.nearest(name, columns)
+    right = f"the nearest is {near}" if near else f"the columns are {', '.join(columns[:20])}"
+    return Finding("error", config.where(key), f"the data has no column {name}; {right}")
+
+
+def _schema(config: PipelineConfig) -> Iterator[Finding]:
+    path = config.schema_path
+    if path is None:
+        return
+    if not Path(path).is_file():
+        message = f"{path}: no such file; name a .pbtxt file, or infer"
+        yield Finding("error", config.where("validation.schema"), message)
+    elif not os.access(path, os.R_OK):
+        yield Finding("error", config.where("validation.schema"), f"{path} cannot be read")
+
+
+def _training(config: PipelineConfig) -> Iterator[Finding]:
+    training = config.training
+    has_gpu = bool(_gpus())
+    if training.precision.startswith("mixed") and not has_gpu:
+        message = f"{training.precision} costs time on a processor; float32 is faster here"
+        yield Finding("warning", config.where("training.precision"), message)
+    if training.memory_limit != "auto" and not has_gpu:
+        limit, free = parse_bytes(training.memory_limit, name="memory_limit"), _free_memory()
+        if limit > free:
+            message = f"{training.memory_limit} is more than the {lines.size(free)} that are free"
+            yield Finding("warning", config.where("training.memory_limit"), message)
+
+
+def _tracking(config: PipelineConfig) -> Iterator[Finding]:
+    address = urllib.parse.urlsplit(config.tracking_uri)
+    where = config.where("tracking.uri")
+    if address.scheme == "sqlite":
+        parent = _standing(Path(config.tracking_uri.removeprefix("sqlite:///")).parent)
+        if config.tracking.uri and not os.access(parent, os.W_OK):
+            yield Finding("warning", where, f"{parent} cannot be written to; runs are kept locally")
+    elif address.scheme in {"http", "https"} and not _answers(address):
+        shown = config_keys.redacted(config.tracking_uri)
+        message = f"{shown} does not answer; runs are kept and stored there later"
+        yield Finding("warning", where, message)
+
+
+def _answers(address: urllib.parse.SplitResult) -> bool:
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        with socket.create_connection((address.hostname or "", port), ANSWER_SECONDS):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _standing(path: Path) -> Path:
+    """Return the path, or the nearest one above it that exists."""
+    return next(one for one in (path, *path.parents) if one.exists())
+
+
+def _gpus() -> list[str]:
+    names = []
+    for path in sorted(GPUS.glob("*/information")):
+        facts = dict(
+            line.split(":", 1)
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if ":" in line
+        )
+        names.append(facts.get("Model", "GPU").strip())
+    return names
+
+
+def _free_memory() -> int:
+    for line in MEMORY.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
