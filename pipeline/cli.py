@@ -142,9 +142,9 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to serve on.")] = 5000,
 ) -> int:
     """Serve the MLflow UI until Ctrl-C."""
-    from pipeline import history
+    from pipeline import ui as server
 
-    history.serve(_load(config), port)
+    server.serve(_load(config), port, say=display.show)
     return 0
 
 

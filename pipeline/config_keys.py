@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from components.tracking_names import without_credentials
 from pipeline import config_file
 from pipeline.config_file import Key
 from trainer.errors import SettingError
@@ -113,7 +114,7 @@ def leaves(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def redacted(value: Any) -> Any:
     """Return a value with the user and password of an address replaced by ``***``."""
     if isinstance(value, str):
-        return re.sub(r"(?<=://)[^@\s]+@", "***@", value)
+        return without_credentials(value)
     if isinstance(value, list | tuple):
         return [redacted(one) for one in value]
     return value
