@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 
-def append(path: str | os.PathLike[str], event: str, **facts: Any) -> None:
+def append(path: str | os.PathLike[str], event: str, /, **facts: Any) -> None:
     """Add one event to the journal at `path`; an empty `path` keeps nothing.
 
     Numbers that are not finite are written as the texts ``"nan"``, ``"inf"`` and ``"-inf"``, since

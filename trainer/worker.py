@@ -1,0 +1,163 @@
+"""The training process: ``python -m trainer.worker FOLDER``.
+
+It imports TensorFlow at once and then waits for ``FOLDER/job.json``, so that the imports overlap
+with the nodes that prepare the data. It never outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer import supervisor
+from trainer.errors import HeadraceError, MemoryExceeded, TrainingError
+from trainer.settings import Job, job_from_json
+
+READY = "ready.json"
+PREDICTIONS = "predictions.npy"
+POLL_SECONDS = 0.02
+WARM_UP_ROWS = 8
+
+
+class Signals:
+    """The first signal that asked this process to end, remembered until the loop looks."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, _: Any) -> None:
+        self.number = self.number or number
+
+
+def prepare() -> None:
+    """Import everything heavy and start TensorFlow's runtime.
+
+    The CPU allocator counts its bytes only when it is told to before the first tensor.
+    """
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    import tensorflow as tf
+
+    from trainer import export, loop  # ruff: ignore[unused-import] - they import the rest
+
+    tf.function(lambda x: tf.reduce_sum(x @ x))(tf.zeros([WARM_UP_ROWS, WARM_UP_ROWS]))
+
+
+def wait_for_job(folder: Path) -> Job:
+    """Return the job, taken by renaming its file, which one process alone can do."""
+    while True:
+        try:
+            (folder / supervisor.JOB).rename(folder / supervisor.TAKEN)
+        except FileNotFoundError:
+            time.sleep(POLL_SECONDS)
+            continue
+        return job_from_json(json.loads((folder / supervisor.TAKEN).read_text(encoding="utf-8")))
+
+
+def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
+    """Train, predict the eval split, export; return the content of ``result.json``.
+
+    Args:
+        job: what to do.
+        folder: gets the predictions.
+        stop: says which signal asked to end, 0 none.
+    """
+    import numpy as np
+
+    from trainer import export, loop
+
+    trained = loop.train(job, stop=stop)
+    export.export(trained.model, job.features, job.export)
+    path = folder / PREDICTIONS
+    aside = path.with_name(f".{PREDICTIONS}")
+    with open(aside, "wb") as file:
+        np.save(file, trained.predictions)
+    aside.replace(path)
+    return {
+        "status": "ok",
+        "error": None,
+        "training": trained.facts,
+        "predictions": str(path),
+        "history": trained.history,
+    }
+
+
+def failed(error: BaseException, log: Path) -> dict[str, Any]:
+    """Return the content of ``result.json`` for an error; the traceback goes to the log."""
+    traceback.print_exception(error)
+    return {
+        "status": "failed",
+        "error": _ours(error, log).facts(),
+        "training": None,
+        "predictions": None,
+        "history": [],
+    }
+
+
+def _ours(error: BaseException, log: Path) -> HeadraceError:
+    if isinstance(error, HeadraceError):
+        return error
+    first = (str(error).splitlines() or [""])[0]
+    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+        return MemoryExceeded(
+            f"memory ran out while training: {first[:200]}", where="training.micro_batch",
+            right=f"a smaller one, or training.recompute = true; the full account is in {log}",
+        )  # fmt: skip
+    return TrainingError(
+        f"training failed: {type(error).__name__}: {first[:300]}", where=str(log),
+        right="the full account stands there",
+    )  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Wait for a job and do it; return the exit code."""
+    supervisor.die_with_parent(int(os.environ.get("HEADRACE_PARENT", "0")))
+    folder = Path(argv[1]).resolve()
+    prepare()
+    supervisor.write_json(folder / READY, {"pid": os.getpid(), "time": time.time()})
+    job = wait_for_job(folder)
+    signals = Signals()
+    signals.listen()
+    from trainer.loop import Interrupted
+
+    try:
+        result = do(job, folder, stop=lambda: signals.number)
+        code = 0
+    except Interrupted as interrupted:
+        return 128 + interrupted.number
+    except Exception as error:  # ruff: ignore[blind-except] - told whole, in the log and result
+        result = failed(error, folder / supervisor.LOG)
+        code = from_result(result)
+    supervisor.write_json(Path(job.result), result)
+    return code
+
+
+def from_result(result: dict[str, Any]) -> int:
+    """Return the exit code of the contract for a result."""
+    from trainer.errors import from_facts
+
+    return 0 if result["error"] is None else from_facts(result["error"]).exit_code
+
+
+def leave(folder: Path, code: int) -> None:
+    """Note the code for who cannot wait for this process, and end without TensorFlow's teardown."""
+    supervisor.write_json(folder / "exit.json", {"code": code})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(Path(sys.argv[1]), main(sys.argv))
