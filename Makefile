@@ -25,7 +25,7 @@ environment:
 	fi
 	if ! command -v uv > /dev/null; then \
 	  echo "uv is missing: installing it with pip"; \
-	  python3 -m pip install --quiet uv || true; \
+	  python3 -m pip install --quiet uv 2> /dev/null || true; \
 	fi
 	if ! command -v uv > /dev/null; then \
 	  echo "pip gave no uv: installing it into .uv-tool"; \
@@ -34,7 +34,7 @@ environment:
 	    exit 1; \
 	  fi; \
 	fi
-	uv sync --locked --quiet
+	uv sync --locked
 
 run: environment
 	$(IN) headrace example flights
