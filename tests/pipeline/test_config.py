@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,19 @@ def test_every_key_is_explained_and_its_default_is_what_a_file_without_it_has(lo
             assert name in {"data.files", "data.label"}
         elif name != "validation.rules":
             assert json.loads(default) == flat[name]
+
+
+@pytest.mark.parametrize("name", list(config.declared()))
+def test_every_key_is_read_by_some_code(name):
+    attribute = name.rsplit(".", 1)[-1]
+    read = re.compile(rf"""\.{attribute}\b|\[["']{attribute}["']\]""")
+    house = Path(config.__file__).parents[1]
+    declarations = {house / "pipeline/config.py", house / "trainer/settings.py"}
+    sources = [path for room in ("pipeline", "components", "trainer") for path in
+               (house / room).rglob("*.py") if path not in declarations]  # fmt: skip
+    own = house / "pipeline/config.py"
+    where = [*sources, own] if name in {"root", "validation.schema", "tracking.uri"} else sources
+    assert any(read.search(path.read_text(encoding="utf-8")) for path in where)
 
 
 def test_where_names_file_and_line_of_a_key(load, tmp_path):
