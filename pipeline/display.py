@@ -224,9 +224,9 @@ class LiveScreen(SilentScreen):
             Text(lines.plain(name)),
             Text(lines.WORDS.get(line.state, line.state), style=STYLES.get(line.state, "dim")),
             Text("" if seconds is None else lines.duration(max(seconds, 0.0)), justify="right"),
-            Text(lines.plain(line.why), style="dim")
-            if line.state != "running"
-            else self._running(name, line),
+            self._running(name, line)
+            if line.state == "running"
+            else Text(lines.plain(line.why) if line.is_over else "", style="dim"),
         )
 
     def _running(self, name: str, line: NodeLine) -> Text | Table:
@@ -241,7 +241,7 @@ class LiveScreen(SilentScreen):
         if line.total:
             text = f"{lines.figure(line.done)} of {lines.figure(line.total)} {line.unit}"
             return _bar(line.done, line.total, lines.plain(text))
-        return Text(lines.plain(line.why), style="dim")
+        return Text(lines.plain(line.why.removeprefix("ran: ")), style="dim")
 
 
 Screen = SilentScreen | PlainScreen | LiveScreen

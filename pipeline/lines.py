@@ -118,7 +118,7 @@ def _examples(examples: Mapping[str, int]) -> list[str]:
 def _metrics(metrics: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
     if not metrics:
         return []
-    width = max(len(name) for name in metrics) + 2
+    width = max(10, *(len(name) for name in metrics))
     lines = [f"  {'':<{width}} {'model':>10} {'baseline':>10}"]
     for name, value in metrics.items():
         beside = figure(baseline[name]) if name in baseline else ""
