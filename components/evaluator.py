@@ -73,7 +73,7 @@ def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature]:
         predictions = np.load(run / result["predictions"], mmap_mode="r")
         label = np.load(run / "label.npy", mmap_mode="r")
         features = json.loads((run / "features.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError) as error:
         raise TrainingError(
             f"what training left behind cannot be read: {error}",
             where=str(run),

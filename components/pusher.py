@@ -38,22 +38,49 @@ def push(model: Path, destination: Path) -> tuple[int, Path]:
     Raises:
         TrainingError: when `model` is no SavedModel or it cannot be copied; no version was added.
     """
+    _check(model)
+    with _told_in_one_line(destination):
+        destination.mkdir(parents=True, exist_ok=True)
+        with _only_one(destination):
+            _remove_leftovers(destination)
+            incoming = destination / f"{INCOMING}{os.getpid()}-{secrets.token_hex(4)}"
+            return _copy_and_rename(model, incoming)
+
+
+def archive(model: Path, folder: Path) -> None:
+    """Copy a SavedModel into the artifact of the push, as TFX's Pusher does.
+
+    Args:
+        model: folder that holds `saved_model.pb`.
+        folder: the artifact's own.
+
+    Raises:
+        TrainingError: when `model` is no SavedModel or it cannot be copied.
+    """
+    _check(model)
+    with _told_in_one_line(folder):
+        shutil.copytree(model, folder, dirs_exist_ok=True)
+
+
+def _check(model: Path) -> None:
     if not (model / "saved_model.pb").is_file():
         raise TrainingError(
             "there is no SavedModel to push",
             where=str(model),
             right="run the training again: headrace run --no-cache Trainer",
         )
+
+
+@contextlib.contextmanager
+def _told_in_one_line(place: Path) -> Generator[None, None, None]:
     try:
-        destination.mkdir(parents=True, exist_ok=True)
-        with _only_one(destination):
-            _remove_leftovers(destination)
-            incoming = destination / f"{INCOMING}{os.getpid()}-{secrets.token_hex(4)}"
-            return _copy_and_rename(model, incoming)
+        yield
     except OSError as error:
+        # copytree collects (from, to, why) of every file; the first why is enough.
+        told = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
         raise TrainingError(
-            f"the model could not be pushed: {error.strerror or error}",
-            where=str(destination),
+            f"the model could not be pushed: {told}",
+            where=str(place),
             right="the versions that were there are untouched; make room or allow writing there, "
             "and run the same command again",
         ) from error
@@ -155,8 +182,7 @@ def Pusher(
         return
     source = Path(model.uri) / "Format-Serving"
     # The archive first: once the version is there, nothing more can fail.
-    if source.is_dir():
-        shutil.copytree(source, pushed.uri, dirs_exist_ok=True)
+    archive(source, Path(pushed.uri))
     version, folder = push(source, Path(json.loads(settings)["destination"]))
     pushed.set_int_custom_property("pushed", 1)
     pushed.set_string_custom_property("pushed_destination", str(folder))

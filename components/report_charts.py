@@ -99,7 +99,7 @@ def _curve_text(series: Mapping[str, Sequence[tuple[float, float]]], x_label: st
                 f"lowest {number(lowest[1], digits=4)} at {x_label} {number(lowest[0])}"
             )
         if gaps:
-            texts.append(f"{name}: {gaps} values were not finite")
+            texts.append(f"{name}: values that were not finite: {gaps}")
     return ". ".join(texts)
 
 

@@ -33,6 +33,8 @@ def draw_histograms(series: Mapping[str, tuple[Sequence[Bucket], int]], *, title
     every = [edge for buckets, _ in series.values() for one in buckets for edge in one[:2]]
     if not math.isfinite(max(every) - min(every)):
         return tag("p", "The values lie too far apart to be drawn.", class_="quiet")
+    if max(every) == min(every):
+        return tag("p", f"Every value is {number(every[0])}.", class_="quiet")
     edges = common_edges([buckets for buckets, _ in series.values()])
     drawn = {name: (rebinned(buckets, edges), rows) for name, (buckets, rows) in series.items()}
     heights = [
@@ -101,11 +103,7 @@ def _overlap(bucket: Bucket, low: float, high: float, *, last: bool) -> float:
 
 
 def _edges(frame: Frame, bucket: Bucket) -> tuple[float, float]:
-    left, right = frame.across(bucket[0]), frame.across(bucket[1])
-    if right - left > frame.width / 3:  # few distinct values: one bar, not a wall
-        middle = (left + right) / 2
-        return middle - 30, middle + 30
-    return left, right
+    return frame.across(bucket[0]), frame.across(bucket[1])
 
 
 def _bars(frame: Frame, buckets: Sequence[Bucket], heights: Sequence[float], *, at: int) -> Html:

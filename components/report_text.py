@@ -116,7 +116,7 @@ def share(part: float, whole: float) -> str:
         return "< 0.1 %"
     if 99.9 < percent < 100:
         return "> 99.9 %"
-    return f"{percent:.1f}".removesuffix(".0") + " %"
+    return f"{percent:.0f} %" if part in {0, whole} else f"{percent:.1f} %"
 
 
 def seconds_text(seconds: float) -> str:
@@ -142,6 +142,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
             rows += flatten(value, f"{key}.")
         elif SECRET_NAME.search(str(name)) and value:
             rows.append((key, "•••"))
+        elif str(name).endswith("_bytes") and isinstance(value, int | float):
+            rows.append((key, f"{value / 2**20:,.1f} MiB"))
         else:
             rows.append((key, without_secrets(_setting(value))))
     return rows

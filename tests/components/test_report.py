@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from components import report
-from components.report_text import number
+from components.report_text import MINUS, number
 
 PENGUINS = Path(palmerpenguins.__file__).parent / "data" / "penguins.csv"
 HOSTILE = "</script><script>alert(1)</script>"

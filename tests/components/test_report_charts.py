@@ -11,7 +11,7 @@ def test_a_loss_that_is_not_finite_leaves_a_gap_and_is_told():
     line = re.search(r'<path d="([^"]*)" class="line', drawn)
     assert line is not None
     assert line[1].count("M") == 2
-    assert "1 values were not finite" in drawn
+    assert "not finite: 1" in drawn
 
 
 def test_thinning_keeps_peaks_ends_and_gaps():

@@ -28,9 +28,18 @@ def test_histograms_in_common_buckets_keep_every_row(counts, low, widths):
         assert sum(count for _, _, count in rebinned(buckets, edges)) == pytest.approx(total)
 
 
-@pytest.mark.parametrize("buckets", [[(5.0, 5.0, 3.0)], [(0.0, 1.0, 0.0)], [(0.0, 1e-300, 2.0)]])
+def test_a_constant_column_is_told_and_not_drawn():
+    same = {"train": ([(5.0, 5.0, 3.0)], 3), "eval": ([(5.0, 5.0, 1.0)], 1)}
+    assert "Every value is 5." in draw_histograms(same, title="x")
+
+
+@pytest.mark.parametrize(
+    "buckets", [[(0.0, 1.0, 0.0)], [(0.0, 1e-300, 2.0)], [(5.0, 5.0, 1.0), (5.0, 6.0, 1.0)]]
+)
 def test_a_degenerate_histogram_is_drawn(buckets):
-    assert "NaN" not in draw_histograms({"train": (buckets, 3)}, title="x")
+    drawn = draw_histograms({"train": (buckets, 3), "eval": ([(2.0, 2.0, 1.0)], 1)}, title="x")
+    assert "<svg" in drawn
+    assert "nan" not in drawn
 
 
 def test_splits_that_lie_far_apart_are_drawn_in_few_buckets():

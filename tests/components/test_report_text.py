@@ -10,7 +10,8 @@ from components.report_text import ABSENT, MINUS, TIMES, flatten, metric, number
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"), (-3.0, f"{MINUS}3"), (336776, "336,776"), (43.92193, "43.922"), (1234.56, "1,234.6"),
+        (0, "0"), (-3.0, f"{MINUS}3"),
+        (336776, "336,776"), (43.92193, "43.922"), (1234.56, "1,234.6"),
         (0.00012, "0.00012"), (1.5e-7, f"1.500 {TIMES} 10⁻⁷"), (math.nan, "not a number"),
         (-math.inf, f"{MINUS}∞"), (None, ABSENT), (1e300, f"1.000 {TIMES} 10³⁰⁰"), (9.999999, "10"),
     ],
@@ -28,6 +29,7 @@ def test_a_share_is_nothing_or_all_only_when_it_is_so():
 
 
 def test_settings_are_flattened_and_markup_is_built_safely():
+    assert flatten({"peak_memory_bytes": 3 * 2**20}) == [("peak_memory_bytes", "3.0 MiB")]
     assert flatten({"a": {"b": True}, "c": [], "d": 1e-3}) == [
         ("a.b", "true"), ("c", "none"), ("d", "0.001"),
     ]  # fmt: skip
