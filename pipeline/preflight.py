@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,19 +93,19 @@ def _data(config: PipelineConfig) -> Iterator[Finding]:
 
     where = config.where("data.files")
     try:
-        files = [Path(one) for one in readers.resolve_files(config.data.files, config.base)]
-        columns = _columns(files, config)
+        found = readers.resolve(config.data.files, config.base)
+        kinds = readers.head(found.files, config.data.null_values)
     except InputError as error:
-        yield Finding("error", error.where or where, _message(error))
+        at = where if error.where in {"", "data.files"} else error.where
+        yield Finding("error", at, _message(error))
         return
-    yield from _room(config, files)
-    yield from _names(config, columns)
-
-
-def _columns(files: list[Path], config: PipelineConfig) -> list[str]:
-    from components import readers
-
-    return readers.head(files, config)
+    for one in found.skipped:
+        yield Finding("warning", where, f"{one}; it is not read")
+    yield from _room(config, found.files)
+    yield from _names(config, list(kinds))
+    if config.data.task == "regression" and kinds.get(config.data.label) == "string":
+        message = f"{config.data.label} holds texts, which regression cannot predict"
+        yield Finding("error", config.where("data.task"), message)
 
 
 def _message(error: InputError) -> str:
@@ -113,7 +113,7 @@ def _message(error: InputError) -> str:
     return "; ".join(part for part in (error.what, holds, error.right) if part)
 
 
-def _room(config: PipelineConfig, files: list[Path]) -> Iterator[Finding]:
+def _room(config: PipelineConfig, files: Iterable[Path]) -> Iterator[Finding]:
     needed = ROOM_FACTOR * sum(path.stat().st_size for path in files)
     free = shutil.disk_usage(_standing(config.folder)).free
     if free < needed:

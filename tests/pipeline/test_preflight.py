@@ -65,6 +65,21 @@ def test_an_empty_data_file_is_an_error(found, tmp_path):
     assert "empty.csv" in findings[0][1]
 
 
+def test_a_regression_on_texts_is_an_error(found, tmp_path):
+    (tmp_path / "a.csv").write_text("x,late\n1,yes\n2,no\n")
+    assert ("error", "pipeline.toml:4: data.task: late holds texts, which regression cannot "
+            "predict") in found(LEAST + 'task = "regression"\n')  # fmt: skip
+
+
+def test_what_a_folder_holds_beside_data_files_is_named(found, tmp_path):
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days/a.csv").write_text("x,late\n1,0\n2,1\n")
+    (tmp_path / "days/_SUCCESS").write_text("")
+    findings = found(LEAST.replace("a.csv", "days"))
+    assert [severity for severity, _ in findings] == ["warning"]
+    assert "_SUCCESS" in findings[0][1]
+
+
 def test_a_root_that_is_a_file_is_an_error(found, tmp_path):
     (tmp_path / "runs").write_text("")
     assert (
