@@ -103,6 +103,7 @@ def _data(config: PipelineConfig) -> Iterator[Finding]:
         yield Finding("warning", where, f"{one}; it is not read")
     yield from _room(config, found.files)
     yield from _names(config, list(kinds))
+    yield from _rules(config, list(kinds))
     if config.data.task == "regression" and kinds.get(config.data.label) == "string":
         message = f"{config.data.label} holds texts, which regression cannot predict"
         yield Finding("error", config.where("data.task"), message)
@@ -135,6 +136,22 @@ def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
         yield Finding(
             "error", config.where("data.ignore"), "no column is left to learn from; ignore fewer"
         )
+
+
+def _rules(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
+    """A rule for what does not exist would change nothing, without a word."""
+    from components.verdict import KINDS
+
+    known = {*columns, *KINDS, *(f"{column}:{kind}" for column in columns for kind in KINDS)}
+    for rule in config.validation.rules:
+        where = f"{config.where('validation.rules')}.{config_file.dotted((rule,))}"
+        kind = KINDS.get(rule.rpartition(":")[2])
+        if rule not in known:
+            near = config_file.nearest(rule, known)
+            right = f"; the nearest is {near}" if near else f"; the kinds are {', '.join(KINDS)}"
+            yield Finding("warning", where, f"there is no such column or kind{right}")
+        elif kind is not None and kind.severity == "stop" and rule not in columns:
+            yield Finding("warning", where, "this kind always stops, whatever a rule says")
 
 
 def _no_column(config: PipelineConfig, key: str, name: str, *, columns: list[str]) -> Finding:

@@ -71,6 +71,18 @@ def test_a_regression_on_texts_is_an_error(found, tmp_path):
             "predict") in found(LEAST + 'task = "regression"\n')  # fmt: skip
 
 
+def test_a_rule_that_can_change_nothing_is_a_warning(found):
+    rules = '[validation.rules]\nx = "warn"\n"y:CONSTANT_COLUMN" = "ignore"\n'
+    assert found(LEAST + rules) == []
+    findings = found(LEAST + rules + 'UNEXPECTED_VALUE = "warn"\nEMPTY_SPLIT = "warn"\n')
+    assert findings == [
+        ("warning", "pipeline.toml:4: validation.rules.UNEXPECTED_VALUE: there is no such column "
+         "or kind; the nearest is UNEXPECTED_VALUES"),
+        ("warning", "pipeline.toml:4: validation.rules.EMPTY_SPLIT: this kind always stops, "
+         "whatever a rule says"),
+    ]  # fmt: skip
+
+
 def test_what_a_folder_holds_beside_data_files_is_named(found, tmp_path):
     (tmp_path / "days").mkdir()
     (tmp_path / "days/a.csv").write_text("x,late\n1,0\n2,1\n")
