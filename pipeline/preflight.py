@@ -139,7 +139,7 @@ def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
 
 
 def _rules(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
-    """A rule for what does not exist would change nothing, without a word."""
+    # A rule for what does not exist would change nothing, without a word.
     from components.verdict import KINDS
 
     known = {*columns, *KINDS, *(f"{column}:{kind}" for column in columns for kind in KINDS)}
