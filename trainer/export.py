@@ -78,10 +78,14 @@ def column_keys(features: Features) -> dict[str, str]:
 
     A name of letters A-Z and a-z, digits and ``_`` that begins with a letter is its own key, unless
     it is a word of Python. In others, each other character becomes ``_``, and ``column_`` goes
-    before one that begins with no letter. Where that key is taken, ``_2``, ``_3``, ... is added.
+    before one that begins with no letter. Where that key is taken, ``_2``, ``_3``, ... is added;
+    ``x`` and ``X`` count as the same key, as they do for TensorFlow when it saves.
     """
     names = [one.name for one in (*features.numbers, *features.categories)]
-    keys = {name: name for name in names if _is_key(name)}
+    keys: dict[str, str] = {}
+    for name in names:
+        if _is_key(name) and _free(name, keys.values()) == name:
+            keys[name] = name
     for name in names:
         if name not in keys:
             keys[name] = _free(_clean(name), keys.values())
@@ -103,8 +107,8 @@ def _clean(name: str) -> str:
 
 
 def _free(key: str, taken: Iterable[str]) -> str:
-    taken, number, free = set(taken), 2, key
-    while free in taken:
+    taken, number, free = {one.lower() for one in taken}, 2, key
+    while free.lower() in taken:
         free, number = f"{key}_{number}", number + 1
     return free
 
