@@ -11,13 +11,22 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from components import fingerprint
 from components.fingerprint import Fingerprint
 
 PIPELINE_RUN = "pipeline_run"
-Uris = dict[str, str]
+
+
+class Output(NamedTuple):
+    """An output artifact: its place, and its custom properties that are texts."""
+
+    uri: str
+    properties: dict[str, str]
+
+
+Outputs = dict[str, Output]
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,8 @@ class Records:
             if (execution := _execution(record)) is not None
         ]
 
-    def outputs(self, execution: int) -> Uris:
-        """Return the place of each output of an execution."""
+    def outputs(self, execution: int) -> Outputs:
+        """Return each output of an execution, by name."""
         from ml_metadata.proto import metadata_store_pb2
 
         assert self._store is not None
@@ -87,7 +96,13 @@ class Records:
             if event.type == metadata_store_pb2.Event.OUTPUT and event.path.steps
         }
         artifacts = self._store.get_artifacts_by_id(list(names)) if names else []
-        return {names[artifact.id]: artifact.uri for artifact in artifacts}
+        return {
+            names[artifact.id]: Output(
+                artifact.uri,
+                {name: one.string_value for name, one in artifact.custom_properties.items()},
+            )
+            for artifact in artifacts
+        }
 
     def run_of(self, execution: int) -> str:
         """Return the run that an execution belongs to."""
@@ -97,7 +112,7 @@ class Records:
                 return context.name
         return "?"
 
-    def outputs_of_run(self, run: str) -> dict[str, Uris]:
+    def outputs_of_run(self, run: str) -> dict[str, Outputs]:
         """Return each node's outputs in a run, cached ones included."""
         return {
             one.node: self.outputs(one.id)
@@ -160,8 +175,7 @@ def _decide_one(
     generation = max((one.fingerprint.get("generation", 0) for one in equal), default=0)
     if not forced:
         for one in reversed(equal):
-            uris = records.outputs(one.id)
-            if all(Path(uri).exists() for uri in uris.values()):
+            if all(_is_there(output) for output in records.outputs(one.id).values()):
                 why = f"cached: same data, settings and code as run {records.run_of(one.id)}"
                 return Decision(cached=True, why=why, fingerprint=one.fingerprint)
     # A generation of its own, so that TFX's cache does not answer with the earlier result.
@@ -169,6 +183,11 @@ def _decide_one(
     return Decision(
         cached=False, why="ran: " + _why(asked, earlier, equal, forced), fingerprint=asked
     )
+
+
+def _is_there(output: Output) -> bool:
+    places = [output.uri, output.properties.get("pushed_destination")]
+    return all(Path(place).exists() for place in places if place)
 
 
 def _why(asked: Fingerprint, earlier: list[Execution], equal: list[Execution], forced: bool) -> str:

@@ -182,7 +182,7 @@ def _write_plan(one: Run, files: list[str]) -> None:
 def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
     """Write the report and the result, end the tracking, and return the result."""
     records = cache.Records(one.config.folder / "metadata.sqlite")
-    uris = records.outputs_of_run(one.number)
+    outputs = records.outputs_of_run(one.number)
     status = STATUS.get(code, "failed")
     result: dict[str, Any] = {
         "status": status,
@@ -190,12 +190,12 @@ def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
         "run_id": one.number,
         "seconds": 0.0,
         "nodes": _node_states(one, failed=bool(code)),
-        **results.gather(uris, one.told),
+        **results.gather(outputs, one.told),
         "mlflow": None,
         "report": None,
         "error": _error_line(one, code),
     }
-    result["report"] = _write_report(one, uris, result)
+    result["report"] = _write_report(one, outputs, result, started=started)
     if code and not one.decisions["Trainer"].cached:
         processes.start_tracking(one)
     one.tell("run_ended", status=status, exit_code=code, seconds=time.monotonic() - started)
@@ -237,30 +237,34 @@ def _error_line(one: Run, code: int) -> str | None:
     return "interrupted; what was finished is kept, and the same command goes on from there"
 
 
-def _write_report(one: Run, uris: results.Uris, result: dict[str, Any]) -> str | None:
+def _write_report(
+    one: Run, outputs: results.RunOutputs, result: dict[str, Any], *, started: float
+) -> str | None:
     """Write the newest data validation report, when there is data to report on."""
     from components import report
 
-    statistics = results.split_statistics(uris)
+    statistics = results.split_statistics(outputs)
     if not statistics:
         return None
     path = one.config.folder / "report.html"
-    schema = uris.get("SchemaGen", {}).get("schema")
+    schema = outputs.get("SchemaGen", {}).get("schema")
     try:
         report.write_report(
             path,
             title=one.config.name,
             statistics=statistics,
             anomalies=result["anomalies"],
-            schema=Path(schema) / "schema.pbtxt" if schema else None,
+            schema=Path(schema.uri) / "schema.pbtxt" if schema else None,
             label=one.config.data.label,
             ignored=list(one.config.data.ignore),
-            history=results.history(uris, one.told),
+            history=results.history(outputs, one.told),
             metrics=result["metrics"] or {},
             baseline=result["baseline"] or {},
             facts={
-                "run": one.number,
+                "run_id": one.number,
                 "status": result["status"],
+                "seconds": time.monotonic() - started,
+                "error": result["error"],
                 "examples": result["examples"],
                 "training": result["training"],
                 "settings": one.config.flat(),

@@ -160,4 +160,4 @@ def test_outputs_of_a_run_hold_the_cached_ones_too(db):
     publish_all(store, "2", decide(db, parts()))
     found = cache.Records(db).outputs_of_run("2")
     assert set(found) == set(UPSTREAM)
-    assert found["Trainer"]["out"].endswith("Trainer/2")
+    assert found["Trainer"]["out"].uri.endswith("Trainer/2")

@@ -1,0 +1,179 @@
+"""Parquet files: one range a row group; types as in `column_types`, refused by column and row."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from components.column_types import Layout, Nulls, Seen, see_numbers, typed
+from trainer.errors import DataFileError
+
+BATCH_ROWS = 1 << 16
+Range = tuple[int, int]
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataFileError(
+            f"not a readable Parquet file: {str(error).splitlines()[0]}",
+            where=str(path),
+            right="write it again",
+        ) from error
+
+
+def header(path: Path) -> list[str]:
+    """Return the column names.
+
+    Raises:
+        DataFileError: the file cannot be read, or a column has a type that no rule covers.
+    """
+    schema = _open(path).schema_arrow
+    for number, field in enumerate(schema, start=1):
+        if not field.name.strip():
+            raise DataFileError(f"column {number} has no name", where=str(path))
+        if schema.names.index(field.name) != number - 1:
+            raise DataFileError(f"column name '{field.name}' occurs twice", where=str(path))
+        if not _is_covered(_item(field.type)):
+            raise DataFileError(
+                f"column {field.name} is {field.type}, which no rule covers",
+                where=str(path),
+                right="write it as number, text, boolean, date, time or a list of them",
+            )
+    return list(schema.names)
+
+
+def _item(kind: pa.DataType) -> pa.DataType:
+    """Return the type of one value: of a list's item, of a dictionary's values."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_covered(kind: pa.DataType) -> bool:
+    tests = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_null,
+        pa.types.is_temporal,
+    )
+    return any(test(kind) for test in tests) and not pa.types.is_duration(kind)
+
+
+def ranges(path: Path) -> list[Range]:
+    """Return row groups, each with its number and its first row."""
+    file = _open(path)
+    found, row = [], 0
+    for group in range(file.num_row_groups):
+        found.append((group, row))
+        row += file.metadata.row_group(group).num_rows
+    return found
+
+
+def see(path: Path, part: Range) -> tuple[int, dict[str, Seen]]:
+    """Return the rows of a row group and what its values show, by column.
+
+    Raises:
+        DataFileError: naming column and row of an infinite number.
+    """
+    rows, seen = 0, {name: Seen() for name in header(path)}
+    for batch in _batches(path, part):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            one = _see_column(column)
+            if one.is_infinite:
+                refused = _infinite(path, name, column, part[1] + rows)
+                raise refused
+            seen[name].merge(one)
+        rows += batch.num_rows
+    return rows, seen
+
+
+def _see_column(column: pa.Array) -> Seen:
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    values = column.flatten() if is_list else column
+    kind = _item(values.type)
+    if pa.types.is_decimal(kind):
+        seen = see_numbers(values.cast(pa.float64(), safe=False))
+    elif pa.types.is_boolean(kind):
+        seen = see_numbers(values.cast(pa.int8()))
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        seen = see_numbers(values.cast(kind))
+    else:
+        there = len(values) - values.null_count > 0
+        seen = Seen(has_values=there, is_text=there)
+    seen.is_list = is_list
+    return seen
+
+
+def _infinite(path: Path, name: str, column: pa.Array, first: int) -> DataFileError:
+    lengths = None
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+        column = column.flatten()
+    at = int(np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False)))[0])
+    row = at if lengths is None else int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+    return DataFileError(
+        f"column {name} holds an infinite number",
+        where=f"{path}:row {first + row + 1}",
+        right="write it as null to have it read as missing",
+    )
+
+
+def read(
+    path: Path, part: Range, layout: Layout, null: Nulls
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of a row group, typed as in `column_types`; lists stay lists."""
+    for batch in _batches(path, part):
+        columns = [
+            _typed_column(column, name, layout, null)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _typed_column(column: pa.Array, name: str, layout: Layout, null: Nulls) -> pa.Array:
+    kind = layout.kinds[name]
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+        values = typed(_plain(column.flatten()), kind, null)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values)
+    return typed(_plain(column), kind, null)
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Return what has no number or text of its own as one."""
+    if pa.types.is_boolean(values.type):
+        return values.cast(pa.int8())
+    if pa.types.is_decimal(values.type):
+        return values.cast(pa.float64(), safe=False)
+    if pa.types.is_temporal(values.type):
+        return _iso(values)
+    return values
+
+
+def _iso(values: pa.Array) -> pa.Array:
+    """Return dates, times and timestamps as ISO 8601 text, with a T between date and time."""
+    texts = values.cast(pa.string())
+    return pc.replace_substring(texts, " ", "T") if pa.types.is_timestamp(values.type) else texts
+
+
+def _batches(path: Path, part: Range) -> Generator[pa.RecordBatch, None, None]:
+    try:
+        yield from _open(path).iter_batches(BATCH_ROWS, row_groups=[part[0]], use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataFileError(
+            f"damaged in row group {part[0] + 1}: {str(error).splitlines()[0]}",
+            where=str(path),
+            right="write it again",
+        ) from error

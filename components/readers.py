@@ -1,0 +1,281 @@
+"""Data files to typed Arrow record batches, whatever the format; refused by file and line.
+
+`resolve` finds the files, `inspect` decides every column's type over all of them before a value is
+written, `Source.read` yields rows. What is in one part of a file is read in bounded memory. The
+rules for types and missing values stand in `column_types`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from components import column_types, csv_files, parquet_files
+from components.column_types import Layout, Nulls, Seen
+from trainer.errors import DataFileError
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+HEAD_ROWS = 1000
+WORKERS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files that a setting stands for.
+
+    Attributes:
+        files: absolute, in order.
+        skipped: what a folder or a pattern also held, each with the reason.
+    """
+
+    files: tuple[Path, ...]
+    skipped: tuple[str, ...]
+
+
+def resolve(spec: str | Sequence[str], base: Path) -> Found:
+    """Find the files that a path, a glob, a folder, or a list of them stands for.
+
+    Args:
+        spec: what ``data.files`` holds.
+        base: folder that relative paths are relative to.
+
+    Raises:
+        DataFileError: when one stands for no file that can be read.
+    """
+    files: list[Path] = []
+    skipped: list[str] = []
+    for one in [spec] if isinstance(spec, str) else spec:
+        found = _resolve_one(one, base)
+        files.extend(path for path in found.files if path not in files)
+        skipped.extend(found.skipped)
+    return Found(tuple(files), tuple(skipped))
+
+
+def resolve_files(spec: str | Sequence[str], base: Path) -> list[Path]:
+    """Return the files of `resolve` alone."""
+    return list(resolve(spec, base).files)
+
+
+def _resolve_one(spec: str, base: Path) -> Found:
+    path = Path(os.path.abspath(base / spec))
+    if path.is_file():
+        _check_named(path)
+        return Found((path,), ())
+    if path.is_dir():
+        candidates = sorted(path.iterdir())
+    elif any(mark in spec for mark in "*?["):
+        candidates = sorted(Path(one) for one in glob.glob(str(path), recursive=True))
+    else:
+        raise DataFileError(
+            "there is no such file", where="data.files", holds=f'"{spec}"', right=_near(path)
+        )
+    reasons = {one: _why_not(one) for one in candidates}
+    files = tuple(one for one, why in reasons.items() if not why)
+    if not files:
+        raise DataFileError(
+            "it stands for no data file",
+            where="data.files",
+            holds=f'"{spec}"',
+            right=f"name files that end in {', '.join(SUFFIXES)}",
+        )
+    skipped = tuple(f"{one}: {why}" for one, why in reasons.items() if why)
+    return Found(files, skipped)
+
+
+def _near(path: Path) -> str:
+    import difflib
+
+    names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"the nearest is {near[0]}" if near else f"looked for {path}"
+
+
+def _check_named(path: Path) -> None:
+    """Refuse a named file that is no data file.
+
+    Raises:
+        DataFileError: for another ending, or no byte.
+    """
+    if not path.name.endswith(SUFFIXES):
+        raise DataFileError(
+            f"not a kind of file that is read: {path.suffix or 'no ending'}",
+            where=str(path),
+            right=f"name files that end in {', '.join(SUFFIXES)}",
+        )
+    if not path.stat().st_size:
+        raise DataFileError("the file is empty", where=str(path), right="a header and rows")
+
+
+def _why_not(path: Path) -> str:
+    """Return why a folder's entry is no data file; empty when it is one."""
+    if path.name.startswith((".", "_")):
+        return "hidden or a marker"
+    if not path.is_file():
+        return "not a file"
+    if not path.name.endswith(SUFFIXES):
+        return "not a data file by its ending"
+    return "" if path.stat().st_size else "empty"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of one file: bytes of a CSV, a row group of a Parquet file.
+
+    Attributes:
+        path: the file.
+        place: the range, in the file's own terms.
+        first: row of the file that it begins with, from 0.
+        rows: how many it holds.
+    """
+
+    path: Path
+    place: tuple[int, int]
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """All files of a data set, inspected.
+
+    Attributes:
+        layout: columns and types.
+        parts: of all files, in order.
+        names: each file's own columns, in its order.
+        null: what is missing.
+    """
+
+    layout: Layout
+    parts: tuple[Part, ...]
+    names: dict[Path, list[str]]
+    null: Nulls
+
+    @property
+    def rows(self) -> dict[Path, int]:
+        """Rows of each file."""
+        counted = dict.fromkeys(self.names, 0)
+        for part in self.parts:
+            counted[part.path] += part.rows
+        return counted
+
+    def read(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows of a part with every column of the layout, in the layout's order.
+
+        Columns are int64, float64 or string, missing values null; those of `layout.lists` are
+        large lists. A column that this file lacks is missing in all of its rows.
+
+        Raises:
+            DataFileError: the file is not what it was when it was inspected.
+        """
+        for batch in self._batches(part):
+            columns = [self._column(batch, name) for name in self.layout.kinds]
+            yield pa.RecordBatch.from_arrays(columns, list(self.layout.kinds))
+
+    def _batches(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
+        if _is_csv(part.path):
+            names = self.names[part.path]
+            return csv_files.read(part.path, part.place, names, self.layout, self.null)
+        return parquet_files.read(part.path, part.place, self.layout, self.null)
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        at = batch.schema.get_field_index(name)
+        kind = column_types.ARROW[self.layout.kinds[name]]
+        if name in self.layout.lists:
+            if at < 0:
+                return pa.nulls(batch.num_rows, pa.large_list(kind))
+            return _as_lists(batch.column(at))
+        return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
+
+
+def _as_lists(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_list(column.type):
+        return column
+    offsets = pa.array(range(len(column) + 1), pa.int64())
+    return pa.LargeListArray.from_arrays(offsets, column)
+
+
+def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
+    """Decide every column's type over all files.
+
+    Args:
+        files: as `resolve` found them.
+        null_values: ``data.null_values``.
+
+    Raises:
+        DataFileError: naming file and line of what cannot be read.
+    """
+    null = column_types.nulls(null_values)
+    paths = [Path(one) for one in files]
+    names = {path: _header(path) for path in paths}
+    work = [(path, place) for path in paths for place in _ranges(path)]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(lambda one: _see(*one, names[one[0]], null), work))
+    seen = {name: Seen() for path in paths for name in names[path]}
+    parts, first = [], dict.fromkeys(paths, 0)
+    for (path, place), (rows, of_part) in zip(work, found, strict=True):
+        parts.append(Part(path, place, first[path], rows))
+        first[path] += rows
+        for name, one in of_part.items():
+            seen[name].merge(one)
+    for path, rows in first.items():
+        if not rows:
+            raise DataFileError("a header and no rows", where=str(path), right="rows")
+    return Source(column_types.settle(seen), tuple(parts), names, null)
+
+
+def _is_csv(path: Path) -> bool:
+    return path.name.endswith((".csv", ".csv.gz"))
+
+
+def _header(path: Path) -> list[str]:
+    return csv_files.header(path) if _is_csv(path) else parquet_files.header(path)
+
+
+def _ranges(path: Path) -> list[tuple[int, int]]:
+    return csv_files.ranges(path) if _is_csv(path) else parquet_files.ranges(path)
+
+
+def _see(
+    path: Path, place: tuple[int, int], names: list[str], null: Nulls
+) -> tuple[int, dict[str, Seen]]:
+    if _is_csv(path):
+        return csv_files.see(path, place, names, null)
+    return parquet_files.see(path, place)
+
+
+def places(path: Path, rows: Iterable[int]) -> list[str]:
+    """Return where these rows of a file stand: ``file:line``, or ``file:row N`` for Parquet.
+
+    Args:
+        path: the file.
+        rows: from 0, in the file's order.
+    """
+    wanted = sorted(set(rows))
+    if _is_csv(path):
+        return [f"{path}:{line}" for line in csv_files.lines_of(path, wanted)]
+    return [f"{path}:row {row + 1}" for row in wanted]
+
+
+def head(files: Sequence[str | Path], null_values: Iterable[str]) -> dict[str, Any]:
+    """Return the columns of all files with the types that their first part shows.
+
+    Raises:
+        DataFileError: when a header or a first part cannot be read.
+    """
+    null = column_types.nulls(null_values)
+    seen: dict[str, Seen] = {}
+    for path in map(Path, files):
+        names = _header(path)
+        for name in names:
+            seen.setdefault(name, Seen())
+        for place in _ranges(path)[:1]:
+            for name, one in _see(path, place, names, null)[1].items():
+                seen[name].merge(one)
+    return dict(column_types.settle(seen).kinds)

@@ -1,0 +1,167 @@
+"""Which rows are held back for evaluation: by hash, by time, or by a column that says so.
+
+By hash, a row's split depends on what the row holds and on nothing else: not on the order of rows,
+the number of files or their format. Equal rows share a split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.column_types import Layout
+from trainer.errors import DataFileError, SettingError
+
+SPLITS = ("train", "eval")
+IsEval = Callable[[pa.RecordBatch], np.ndarray]
+"""Takes rows with the layout's columns, returns bool [rows]: held back or not."""
+
+_MISSING = np.uint64(0x9E3779B97F4A7C15)
+_ISO = r"^\d{4}-\d{2}-\d{2}"
+
+
+def by_settings(
+    split: Mapping[str, Any], layout: Layout, batches: Callable[[], Iterable[pa.RecordBatch]]
+) -> IsEval:
+    """Return the function that the settings ask for.
+
+    Args:
+        split: ``by``, ``column`` and ``eval``.
+        layout: the columns.
+        batches: yields all rows; called only where the split depends on all of them.
+
+    Raises:
+        SettingError: when the column is not there or does not hold what a split needs.
+    """
+    column = split["column"]
+    if column and column not in layout.kinds:
+        raise SettingError(
+            "the data has no such column",
+            where="data.split.column",
+            holds=f'"{column}"',
+            right=f"the columns are {', '.join(list(layout.kinds)[:20])}",
+        )
+    if split["by"] == "time":
+        return by_time(column, split["eval"], batches())
+    if split["by"] == "column":
+        return by_column(column)
+    columns = [column] if column else list(layout.kinds)
+    return by_hash(columns, split["eval"])
+
+
+def by_hash(columns: Iterable[str], share: float) -> IsEval:
+    """Hold back the rows whose hash of these columns falls into the lowest `share` of its range."""
+    names = sorted(columns)
+    limit = np.uint64(min(int(share * 2**64), 2**64 - 1))
+
+    def is_eval(batch: pa.RecordBatch) -> np.ndarray:
+        return hash_rows(batch, names) < limit
+
+    return is_eval
+
+
+def hash_rows(batch: pa.RecordBatch, columns: Iterable[str]) -> np.ndarray:
+    """Return a hash of each row's values in these columns, uint64 [rows].
+
+    Each value is mixed with its column's name, the mixes are added up, and the sum is mixed again,
+    so the order of columns does not matter. Mixing is the finaliser of SplitMix64 (Steele et al.
+    2014, doi:10.1145/2714064.2660195); texts are hashed by BLAKE2b.
+    """
+    total = np.zeros(batch.num_rows, np.uint64)
+    for name in columns:
+        salt = _text_hash(name)
+        total += _mix(_value_hashes(batch.column(batch.schema.get_field_index(name))) ^ salt)
+    return _mix(total)
+
+
+def _value_hashes(column: pa.Array) -> np.ndarray:
+    if pa.types.is_large_list(column.type):
+        return np.array([_text_hash(repr(one or [])) for one in column.to_pylist()], np.uint64)
+    present = np.asarray(pc.is_valid(column))
+    if pa.types.is_string(column.type):
+        encoded = column.dictionary_encode()
+        of_text = np.array(
+            [_text_hash(one) for one in encoded.dictionary.to_pylist()] or [0], np.uint64
+        )
+        hashes = of_text[np.asarray(pc.fill_null(encoded.indices, 0))]
+    else:
+        values = np.asarray(pc.fill_null(column, 0))
+        # Minus zero equals zero, so it hashes as zero.
+        hashes = _mix((values + 0).view(np.uint64))
+    return np.where(present, hashes, _MISSING)
+
+
+def _text_hash(text: str) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big"))
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsEval:
+    """Hold back the newest rows: about `share` of them, those of one time never divided.
+
+    Args:
+        column: numbers, or texts that begin with an ISO 8601 date.
+        share: of the rows.
+        batches: all rows.
+
+    Raises:
+        SettingError: when a row has no time, or its text is no date.
+    """
+    times = pa.chunked_array([
+        batch.column(batch.schema.get_field_index(column)) for batch in batches
+    ]).combine_chunks()
+    if isinstance(times, pa.ChunkedArray):
+        times = times.chunk(0)
+    missing = times.null_count
+    if missing:
+        raise SettingError(
+            f"{missing} rows have no time in column {column}",
+            where="data.split.column",
+            holds=f'"{column}"',
+            right="split by hash, or by a column that every row fills",
+        )
+    if pa.types.is_string(times.type):
+        wrong = times.filter(pc.invert(pc.match_substring_regex(times, _ISO)))
+        if len(wrong):
+            raise SettingError(
+                f"column {column} holds texts that are no ISO 8601 time",
+                where="data.split.column",
+                holds=f'"{wrong[0].as_py()}"',
+                right="write times as 2013-01-31T05:00:00Z, or as numbers",
+            )
+    order = pc.sort_indices(times)
+    cut = times[order[min(round(len(times) * (1 - share)), len(times) - 1)].as_py()]
+
+    def is_eval(batch: pa.RecordBatch) -> np.ndarray:
+        return np.asarray(pc.greater_equal(batch.column(batch.schema.get_field_index(column)), cut))
+
+    return is_eval
+
+
+def by_column(column: str) -> IsEval:
+    """Hold back the rows whose column says ``eval``; the others must say ``train``."""
+
+    def is_eval(batch: pa.RecordBatch) -> np.ndarray:
+        values = batch.column(batch.schema.get_field_index(column)).cast(pa.string())
+        known = pc.is_in(values, value_set=pa.array(SPLITS))
+        if not pc.all(known).as_py():
+            other = values.filter(pc.invert(known))[0].as_py()
+            raise DataFileError(
+                f"column {column} names the split of each row",
+                where="data.split.column",
+                holds="nothing in a row" if other is None else f'"{other}"',
+                right="train or eval in every row",
+            )
+        return np.asarray(pc.equal(values, "eval"))
+
+    return is_eval
