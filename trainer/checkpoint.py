@@ -1,7 +1,7 @@
 """Checkpoints: whole or absent, verified when read, damaged ones named and passed over.
 
-A checkpoint is a folder ``step-00000200`` with ``state.npz`` (arrays by name) and
-``manifest.json`` (what the arrays are, their SHA-256, and facts that are no arrays). It is written
+A checkpoint is a folder ``step-00000200`` with ``state.npy`` (arrays, one npy file after the
+other) and ``manifest.json`` (their names in that order, their SHA-256, and facts). It is written
 under another name beside it, flushed to the disk, and renamed; so what has the name is whole,
 unless the disk damaged it later, which the digest tells.
 """
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from trainer.errors import CheckpointError
 FORMAT = 1
 NAME = re.compile(r"step-(\d{8,})")
 UNFINISHED = ".saving-"
-STATE = "state.npz"
+STATE = "state.npy"
 MANIFEST = "manifest.json"
 
 
@@ -105,7 +104,11 @@ def _write(
     folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], step: int
 ) -> None:
     with open(folder / STATE, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        for value in arrays.values():
+            # Not numpy.save, whose error on a full disk does not say that the disk is full.
+            form = np.lib.format.header_data_from_array_1_0(np.asarray(value, order="C"))
+            np.lib.format.write_array_header_1_0(file, form)
+            file.write(np.ascontiguousarray(value).data)
         file.flush()
         os.fsync(file.fileno())
     manifest = {
@@ -177,10 +180,11 @@ def load(path: str | os.PathLike[str], slots: Mapping[str, np.ndarray]) -> Check
         if manifest["format"] != FORMAT or manifest["sha256"] != digest:
             raise CheckpointError("the checkpoint is damaged", where=str(path / STATE))
         _check_slots(path, manifest["slots"], slots)
-        with np.load(path / STATE, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in slots}
+        with open(path / STATE, "rb") as file:
+            stored = {name: np.load(file, allow_pickle=False) for name in manifest["slots"]}
+        arrays = {name: stored[name] for name in slots}
         return Checkpoint(int(manifest["step"]), arrays, dict(manifest["facts"]), path)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise CheckpointError(
             f"the checkpoint is damaged ({type(error).__name__}: {error})", where=str(path)
         ) from error

@@ -44,15 +44,19 @@ class Progress:
 
     def note_evaluation(self, entry: dict[str, Any], *, after_rises: int) -> None:
         """Take in an evaluation; one without a finite loss is neither a rise nor the best."""
-        before = [one["loss"] for one in self.history if one["loss"] is not None]
+        before = [one["loss"] for one in self.history if _is_finite(one["loss"])]
         self.history.append(entry)
         loss = entry["loss"]
-        if loss is None or not math.isfinite(loss):
+        if not _is_finite(loss):
             return
         self.rises = self.rises + 1 if before and loss > before[-1] else 0
         self.stopped_early = after_rises > 0 and self.rises >= after_rises
         if loss < self.best_loss:
             self.best_loss, self.best_step = loss, self.step
+
+
+def _is_finite(loss: float | None) -> bool:
+    return loss is not None and math.isfinite(loss)
 
 
 class Recent:

@@ -84,7 +84,7 @@ class TrainState:
 
     def variables(self) -> dict[str, tf.Variable]:
         """Return every variable by the name of its slot in a checkpoint."""
-        names = [f"{place:03d}/{one.path}" for place, one in
+        names = [f"{place:03d}/{one.name}" for place, one in
                  enumerate(self.model.trainable_variables)]  # fmt: skip
         optimizer = self.optimizer
         others = self.model.non_trainable_variables
@@ -92,7 +92,7 @@ class TrainState:
             **{f"weight/{name}": one for name, one in zip(names, self.weights, strict=True)},
             **{f"first/{name}": one for name, one in zip(names, optimizer.first, strict=True)},
             **{f"second/{name}": one for name, one in zip(names, optimizer.second, strict=True)},
-            **{f"other/{place:03d}/{one.path}": one.value for place, one in enumerate(others)},
+            **{f"other/{place:03d}/{one.name}": one.value for place, one in enumerate(others)},
             "updates": optimizer.updates,
             **{f"loss_scale/{name}": one for name, one in self.loss_scale._asdict().items()},
         }
