@@ -5,8 +5,6 @@ keeps what came back beside the model: ``result.json``, the predictions of the e
 their labels, and the features.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -169,7 +169,11 @@ NODES: tuple[Node, ...] = (
         "Evaluator",
         "components.evaluator",
         _nothing,
-        inputs={"model": "Trainer.model", "model_run": "Trainer.model_run"},
+        inputs={
+            "examples": "ExampleGen.examples",
+            "model": "Trainer.model",
+            "model_run": "Trainer.model_run",
+        },
     ),
     Node(
         "Pusher",
