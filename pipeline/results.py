@@ -58,10 +58,12 @@ def split_statistics(outputs: RunOutputs) -> dict[str, Path]:
     statistics = outputs.get("StatisticsGen", {}).get("statistics")
     if statistics is None:
         return {}
-    return {
+    found = {
         path.parent.name.removeprefix("Split-"): path
-        for path in sorted(Path(statistics.uri).glob("Split-*/FeatureStats.pb"))
+        for path in Path(statistics.uri).glob("Split-*/FeatureStats.pb")
     }
+    # What the model learns from comes first: the others are compared with it.
+    return dict(sorted(found.items(), key=lambda one: (one[0] != "train", one[0])))
 
 
 def history(outputs: RunOutputs, events: Iterable[Event]) -> list[Event]:

@@ -196,6 +196,7 @@ def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
         "error": _error_line(one, code),
     }
     result["report"] = _write_report(one, outputs, result, started=started)
+    _write_memory_plan(one)
     if code and not one.decisions["Trainer"].cached:
         processes.start_tracking(one)
     one.tell("run_ended", status=status, exit_code=code, seconds=time.monotonic() - started)
@@ -203,6 +204,14 @@ def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
     result["seconds"] = round(time.monotonic() - started, 2)
     processes.write_whole(one.folder / "result.json", json.dumps(result, indent=1))
     return {**result, "exit_code": 130 if code == 143 and one.stopped == signal.SIGINT else code}
+
+
+def _write_memory_plan(one: Run) -> None:
+    """Keep what the training said that it would need, as a file for the tracking."""
+    told = [event for event in one.told if event["event"] == "training_started"]
+    if told:
+        plan = {name: value for name, value in told[-1].items() if name not in {"event", "time"}}
+        processes.write_whole(one.folder / "plan.json", json.dumps(plan, indent=1))
 
 
 def _node_states(one: Run, *, failed: bool) -> list[dict[str, Any]]:
