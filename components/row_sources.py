@@ -1,0 +1,112 @@
+"""The rows of the data once more, for the gate to name those that show an anomaly.
+
+They come from the source files, with their places; where those are not at hand, from the examples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from components import evidence, readers, split
+from components.evidence import Row, Rows
+from components.readers import Source
+from components.statistics import read_examples
+from trainer.errors import InputError
+
+
+def rows_of(
+    settings: Mapping[str, Any], columns: Sequence[str], *, examples: str, splits: Sequence[str]
+) -> Iterable[Rows]:
+    """Return the rows of all splits, as batches.
+
+    Args:
+        settings: files, null_values and split.
+        columns: which columns.
+        examples: place of the Examples artifact.
+        splits: names of the splits.
+    """
+    source = _open(settings["files"], settings["null_values"])
+    if source is None:
+        return example_rows(examples, splits, columns)
+    return file_rows(source, settings["split"], columns)
+
+
+def _open(files: Sequence[str], null_values: Sequence[str]) -> Source | None:
+    """Return the source files, None where one of them cannot be read."""
+    if not files or not all(Path(path).is_file() for path in files):
+        return None
+    try:
+        return readers.inspect(files, null_values)
+    except (InputError, OSError):
+        return None
+
+
+def file_rows(
+    source: Source, settings: Mapping[str, Any], columns: Sequence[str]
+) -> Iterator[Rows]:
+    """Yield the rows of the source files, split as ExampleGen splits them.
+
+    Args:
+        source: the files.
+        settings: ``by``, ``column`` and ``eval``.
+        columns: which columns.
+    """
+    is_eval = split.by_settings(
+        settings,
+        source.layout,
+        lambda: (batch for part in source.parts for batch in source.read(part)),
+    )
+    for part in source.parts:
+        first = part.first
+        for batch in source.read(part):
+
+            def is_in(name: str, rows: np.ndarray, batch: Any = batch) -> np.ndarray:
+                held_back = is_eval(batch.take(rows))
+                return held_back if name == "eval" else ~held_back
+
+            names = [name for name in columns if name in batch.schema.names]
+            found = {
+                name: batch.column(batch.schema.get_field_index(name))
+                for name in names
+                if name not in source.layout.lists
+            }
+            yield Rows(batch.num_rows, found, is_in, file=part.path, first=first)
+            first += batch.num_rows
+
+
+def example_rows(examples: str, splits: Sequence[str], columns: Sequence[str]) -> Iterator[Rows]:
+    """Yield the rows of an Examples artifact; their places are not known."""
+    for split_name in splits:
+        for batch in read_examples(examples, split_name):
+
+            def is_in(name: str, rows: np.ndarray, here: str = split_name) -> np.ndarray:
+                return np.full(len(rows), name == here)
+
+            found = {
+                name: evidence.plain(batch.column(batch.schema.get_field_index(name)))
+                for name in columns
+                if name in batch.schema.names
+            }
+            yield Rows(batch.num_rows, found, is_in)
+
+
+def place_names(rows: Iterable[Row], files: Sequence[str]) -> dict[Row, str]:
+    """Return what each row is called: ``file:line``, or ``file:row N`` for Parquet.
+
+    A file is named as seen from the folder that all files are in.
+    """
+    by_file: dict[Path, set[int]] = {}
+    for path, row in rows:
+        by_file.setdefault(path, set()).add(row)
+    folder = os.path.commonpath([str(Path(path).parent) for path in files]) if files else ""
+    named = {}
+    for path, wanted in by_file.items():
+        places = readers.places(path, wanted)
+        for row, place in zip(sorted(wanted), places, strict=True):
+            named[path, row] = place.replace(str(path), os.path.relpath(path, folder), 1)
+    return named

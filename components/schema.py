@@ -1,0 +1,120 @@
+"""SchemaGen: the schema that the data must keep to, inferred from train or read from a file.
+
+Only the train split is looked at: a schema that was widened by the eval split would accept whatever
+that holds.
+"""
+
+import json
+from pathlib import Path
+
+import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
+from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
+from tfx.dsl.component.experimental.decorators import component
+from tfx.types import standard_artifacts
+
+from components.statistics import read_statistics
+from trainer.errors import SettingError
+
+SCHEMA_FILE = "schema.pbtxt"
+KEY = "validation.schema"
+
+
+@component
+def SchemaGen(
+    statistics: InputArtifact[standard_artifacts.ExampleStatistics],
+    schema: OutputArtifact[standard_artifacts.Schema],
+    settings: Parameter[str],
+    fingerprint: Parameter[str],  # ruff: ignore[unused-function-argument]
+) -> None:
+    """Write the schema of the train split, or the one that the settings name."""
+    chosen = json.loads(settings)
+    write_schema(statistics.uri, schema.uri, schema=chosen["schema"], label=chosen["label"])
+
+
+def write_schema(statistics: str, folder: str, *, schema: str, label: str) -> None:
+    """Write ``schema.pbtxt`` into `folder`.
+
+    Args:
+        statistics: place of the ExampleStatistics artifact.
+        folder: place of the Schema artifact.
+        schema: ``infer``, or the path of a ``.pbtxt`` file, which is taken as it is.
+        label: name of the label's column.
+
+    Raises:
+        SettingError: when the file cannot be read or lacks the label.
+    """
+    if schema == "infer":
+        text = schema_text(infer_schema(read_statistics(statistics, "train")))
+    else:
+        text = _read_text(schema)
+        _require_label(parse_schema(text, schema), schema, label)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
+
+
+def infer_schema(train: statistics_pb2.DatasetFeatureStatistics) -> schema_pb2.Schema:
+    """Return TFDV's schema of these statistics, columns and values in the order of their names."""
+    inferred = tfdv.infer_schema(statistics_pb2.DatasetFeatureStatisticsList(datasets=[train]))
+    inferred.feature.sort(key=lambda feature: feature.name)
+    inferred.string_domain.sort(key=lambda domain: domain.name)
+    for domain in inferred.string_domain:
+        domain.value.sort()
+    return inferred
+
+
+def schema_text(schema: schema_pb2.Schema) -> str:
+    """Return a schema as the text of a ``.pbtxt`` file."""
+    return text_format.MessageToString(schema, as_utf8=True)
+
+
+def read_schema(folder: str) -> schema_pb2.Schema:
+    """Return the schema of a Schema artifact.
+
+    Raises:
+        SettingError: when it cannot be parsed.
+    """
+    path = Path(folder) / SCHEMA_FILE
+    return parse_schema(path.read_text(encoding="utf-8"), str(path))
+
+
+def parse_schema(text: str, path: str) -> schema_pb2.Schema:
+    """Return the schema that a ``.pbtxt`` file's text stands for.
+
+    Raises:
+        SettingError: naming the file and the line that cannot be parsed.
+    """
+    try:
+        return text_format.Parse(text, schema_pb2.Schema())
+    except text_format.ParseError as error:
+        raise SettingError(
+            f"this file is no schema: {error}",
+            where=KEY,
+            holds=f'"{path}"',
+            right='name a .pbtxt file with a tensorflow.metadata.v0.Schema, or use "infer"',
+        ) from error
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SettingError(
+            f"this file cannot be read ({reason})",
+            where=KEY,
+            holds=f'"{path}"',
+            right='name a .pbtxt file that is there, or use "infer"',
+        ) from error
+
+
+def _require_label(schema: schema_pb2.Schema, path: str, label: str) -> None:
+    names = [feature.name for feature in schema.feature]
+    if label not in names:
+        raise SettingError(
+            f"the schema has no feature for the label {label}",
+            where=KEY,
+            holds=f'"{path}" with {", ".join(names) or "no feature"}',
+            right="add the label to the file, or name the schema of this data",
+        )

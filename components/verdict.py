@@ -1,0 +1,208 @@
+"""What the gate found, and what follows from it; light: imports nothing heavy.
+
+An `Anomaly` says which column shows what in which split, how many rows do and where. Its kind has a
+short stable name, which rules in the configuration and the run's JSON use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainer.errors import DataRefused
+
+Severity = Literal["stop", "warn"]
+PLACES = 10
+"""Most places of an anomaly that are named."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of anomaly.
+
+    Attributes:
+        remedy: what to do about it; ``{feature}`` stands for the column.
+        severity: ``as set``: stop or warn, as the configuration says; ``stop``: training cannot
+            work, whatever it says; ``warn``: worth knowing, unless a rule says otherwise.
+    """
+
+    remedy: str
+    severity: Literal["as set", "stop", "warn"] = "as set"
+
+
+KINDS: dict[str, Kind] = {
+    # What cannot be trained on.
+    "EMPTY_SPLIT": Kind(
+        "give more rows, or change data.split so that both splits get some", "stop"
+    ),
+    "LABEL_COLUMN_MISSING": Kind("name a column of the data as data.label", "stop"),
+    "LABEL_ONE_VALUE": Kind(
+        "give rows with other values of {feature}, or name another column as data.label", "stop"
+    ),
+    # What TFDV cannot see for a training run.
+    "LABEL_MISSING": Kind(
+        "give these rows a label or take them out of the file; as a warning, they are left out"
+    ),
+    "LABEL_UNSEEN_CLASS": Kind(
+        "give train rows of this class, or take these rows out; as a warning, they are left out"
+    ),
+    "LABEL_COPY": Kind("add {feature} to data.ignore, unless it is known before the label", "warn"),
+    "FEW_ROWS": Kind("lower training.global_batch, or give more rows", "warn"),
+    "CONSTANT_COLUMN": Kind("nothing can be learned from {feature}; add it to data.ignore", "warn"),
+    "EMPTY_COLUMN": Kind("{feature} is left out; fill it, or add it to data.ignore", "warn"),
+    # What TFDV finds against the schema.
+    "UNEXPECTED_VALUES": Kind(
+        "correct these rows, or add the values to the column's domain in the schema"
+    ),
+    "COLUMN_MISSING": Kind("give the column back, or take it out of the schema"),
+    "NEW_COLUMN": Kind("take the column out of the data, or add it to the schema"),
+    "WRONG_TYPE": Kind("correct these rows, or change the column's type in the schema"),
+    "WHOLE_NUMBERS_ONLY": Kind("the column is read as numbers, as the schema says", "warn"),
+    "MISSING_VALUES": Kind(
+        "fill these rows, or lower presence.min_fraction of the column in the schema"
+    ),
+    "TOO_MANY_VALUES": Kind("give one value a row, or change value_count in the schema"),
+    "OUT_OF_RANGE": Kind("correct these rows, or change the column's range in the schema"),
+    "NOT_FINITE": Kind("correct these rows, or allow such values in the column's float_domain"),
+    "NOT_UTF8": Kind("write the file in UTF-8"),
+    "UNIQUE_VALUES": Kind("check the column, or change unique_constraints in the schema"),
+    "DRIFT": Kind("check what changed since the last accepted data, or raise the threshold"),
+    "SKEW": Kind("check why the splits differ, or raise the threshold"),
+    "ROW_COUNT": Kind("check that the files are complete, or change the bounds in the schema"),
+    "INVALID_SCHEMA": Kind("correct the schema file"),
+    "OTHER": Kind("check the column against the schema"),
+}
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """One thing that one column shows in one split.
+
+    Attributes:
+        feature: the column; empty when it concerns the whole split.
+        kind: a key of `KINDS`.
+        split: the split's name; empty when it concerns all of them.
+        message: what is wrong, as one sentence without the places.
+        severity: whether training stops for it.
+        rows: how many rows show it; 0 where it is not a matter of single rows.
+        where: up to `PLACES` of these rows as ``file:line`` (Parquet: ``file:row N``).
+        values: the offending values with how often each occurs, most frequent first, a few.
+        what_to_do: the remedy.
+    """
+
+    feature: str
+    kind: str
+    split: str
+    message: str
+    severity: Severity = "stop"
+    rows: int = 0
+    where: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    what_to_do: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return {
+            "feature": self.feature,
+            "kind": self.kind,
+            "split": self.split,
+            "severity": self.severity,
+            "message": self.message,
+            "rows": self.rows,
+            "where": list(self.where),
+            "values": list(self.values),
+            "what_to_do": self.what_to_do,
+        }
+
+
+def judge(
+    found: Iterable[Anomaly],
+    *,
+    on_anomaly: Severity,
+    rules: Mapping[str, str],
+    ignored: Sequence[str] = (),
+) -> list[Anomaly]:
+    """Return the anomalies that count, with severity and remedy, those that stop first.
+
+    A rule named ``feature:KIND`` goes before one named ``feature``, that before ``KIND``, and each
+    of them before `on_anomaly`. What training cannot work with stops in any case; what concerns a
+    column that the model does not read warns, unless a rule says otherwise.
+    """
+    judged = []
+    for one in found:
+        severity = _severity(one, on_anomaly=on_anomaly, rules=rules, ignored=ignored)
+        if severity != "ignore":
+            remedy = KINDS[one.kind].remedy.format(feature=one.feature)
+            judged.append(dataclasses.replace(one, severity=severity, what_to_do=remedy))
+    order = list(KINDS)
+    return sorted(
+        judged,
+        key=lambda one: (one.severity != "stop", _rank(one, order), -one.rows, one.feature),
+    )
+
+
+def _rank(one: Anomaly, order: list[str]) -> int:
+    """What makes training impossible comes first; all else by the number of rows."""
+    return order.index(one.kind) if KINDS[one.kind].severity == "stop" else len(order)
+
+
+def _severity(
+    one: Anomaly, *, on_anomaly: Severity, rules: Mapping[str, str], ignored: Sequence[str]
+) -> Any:
+    kind = KINDS[one.kind]
+    if kind.severity == "stop":
+        return "stop"
+    for name in (f"{one.feature}:{one.kind}", one.feature, one.kind):
+        if name and name in rules:
+            return rules[name]
+    if kind.severity == "warn" or one.feature in ignored:
+        return "warn"
+    return on_anomaly
+
+
+def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
+    """Return the error that says in one line why the data is refused.
+
+    It tells the first anomaly in all splits: column, values, rows, places and what to do; and how
+    many more columns stop the run.
+
+    Args:
+        anomalies: as `judge` returns them, the first one being of severity ``stop``.
+    """
+    stops = [one for one in anomalies if one.severity == "stop"]
+    first = stops[0]
+    same = [one for one in stops if (one.feature, one.kind) == (first.feature, first.kind)]
+    others = {(one.feature, one.kind) for one in stops} - {(first.feature, first.kind)}
+    places = list(dict.fromkeys(place for one in same for place in one.where))[:PLACES]
+    where, *further = places or [""]
+    also = f" (also {', '.join(further)})" if further else ""
+    rule = f'"{first.feature}:{first.kind}" = "warn" under [validation.rules] lets it pass'
+    remedies = [
+        first.what_to_do,
+        rule if KINDS[first.kind].severity != "stop" else "",
+        f"and {len(others)} more {'anomaly' if len(others) == 1 else 'anomalies'}"
+        if others
+        else "",
+    ]
+    return DataRefused(
+        f"{first.message}{_rows_by_split(same)}{also}",
+        where=where,
+        holds=", ".join(dict.fromkeys(value for one in same for value in one.values)),
+        right="; ".join(remedy for remedy in remedies if remedy),
+    )
+
+
+def _rows_by_split(same: Sequence[Anomaly]) -> str:
+    """Return `` in 3 rows (2 of train, 1 of eval)``, or nothing where rows are not counted."""
+    total = sum(one.rows for one in same)
+    if not total:
+        return ""
+    by_split = ", ".join(f"{one.rows:,} of {one.split}" for one in same if one.rows)
+    return f" in {count_rows(total)} ({by_split})"
+
+
+def count_rows(rows: int) -> str:
+    """Return ``1 row``, ``2 rows``, ``1,000 rows``."""
+    return f"{rows:,} row{'' if rows == 1 else 's'}"
