@@ -17,12 +17,26 @@ def tokens(rows: int = 3, count: int = 5, kind: str = "float32") -> tf.Tensor:
     return tf.cast(tf.random.stateless_normal([rows, count, 8], [1, 2]), kind)
 
 
-def test_the_first_token_alone_is_the_first_of_all() -> None:
+def test_the_first_token_alone_is_the_first_of_all_and_has_its_gradients() -> None:
     block = Block(TINY, name="block", seed=3, dtype=policy("float32"))
-    every = block(tokens())
-    first = block(tokens(), first_only=True)
-    assert first.shape == (3, 1, 8)
-    np.testing.assert_allclose(first, every[:, :1], rtol=1e-5, atol=1e-6)
+    for place, weight in enumerate(block.weights):
+        # Biases start at 0, where forgetting one would not show.
+        noise = tf.random.stateless_normal(weight.shape, [place, 7], stddev=0.3)
+        weight.assign(weight + noise)
+    results, gradients = [], []
+    for first_only in (False, True):
+        x = tokens()
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = block(x, first_only=first_only)[:, :1]
+            loss = tf.reduce_sum(tf.square(result))
+        results.append(result)
+        gradients.append(tape.gradient(loss, [x, *(one.value for one in block.weights)]))
+    assert results[1].shape == (3, 1, 8)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
+    for every, first in zip(*gradients, strict=True):
+        # Sums of some tens of float32 numbers of size 10.
+        np.testing.assert_allclose(first, every, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", POLICIES)
