@@ -30,7 +30,6 @@ Row = tuple[Path, int]
 INTEGER = r"^\s*-?(0|[1-9][0-9]{0,18})\s*$"
 NUMBER = r"^\s*-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 DIGITS = r"^\s*-?[0-9]+\s*$"
-SHOWN_VALUES = 5
 SHOWN_LENGTH = 40
 
 
@@ -76,16 +75,12 @@ class Evidence:
     first: list[Row] = field(default_factory=list)
     counts: ValueCounts = field(default_factory=ValueCounts)
 
-    def values(self) -> tuple[str, ...]:
-        """Return the most frequent values as short texts with their numbers of rows."""
-        table = self.counts.table()
-        head = table.slice(0, SHOWN_VALUES).to_pydict()
-        told = [
-            f"{_show(value)} ({count:,})"
-            for value, count in zip(head["value"], head["count"], strict=True)
-        ]
-        more = table.num_rows - len(told)
-        return (*told, f"and {more:,} more values") if more > 0 else tuple(told)
+    def values(self) -> tuple[tuple[str, int], ...]:
+        """Return the most frequent values as short texts, each with its number of rows."""
+        head = self.counts.table().slice(0, PLACES).to_pydict()
+        return tuple(
+            (_show(value), count) for value, count in zip(head["value"], head["count"], strict=True)
+        )
 
 
 def gather(checks: Sequence[Check], batches: Iterable[Rows]) -> list[Evidence]:

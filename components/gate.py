@@ -6,10 +6,11 @@ are read once more, column by column; when they are not at hand, the examples ar
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from components.checks import Split
 from components.evidence import Check, Evidence, Row
 from components.expectations import Expectations
 from components.row_sources import place_names, rows_of
-from components.schema import read_schema
+from components.schema import infer_schema, read_schema
 from components.statistics import read_statistics, read_values
 from components.verdict import Anomaly
 from trainer import journal
 
 VERDICT_FILE = "anomalies.json"
+CHANCE = 1e-4
+"""What is likelier than this is taken for chance."""
 
 
 class DataVerdict(Artifact):
@@ -122,7 +125,29 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         found = _with_evidence(
             counted, data=data, expected=expected, splits=splits, settings=settings
         )
+        if _is_inferred(expected, data):
+            return _judge(found, settings, functools.partial(_may_be_chance, settings["split"]))
     return _judge(found, settings)
+
+
+def _is_inferred(expected: Expectations, data: Data) -> bool:
+    """Say whether the schema is what is inferred from this very train split."""
+    return infer_schema(read_statistics(data.statistics, data.splits[0])) == expected.schema
+
+
+def _may_be_chance(split: Mapping[str, Any], one: Anomaly) -> bool:
+    """Say whether a split by hash may well have put all rows with such a value into eval.
+
+    With a share e of the rows in eval, k rows all fall into it with probability e^k.
+    """
+    rows = max((count for _, count in one.values), default=one.rows)
+    return (
+        split["by"] == "hash"
+        and one.split == "eval"
+        and one.kind in {"UNEXPECTED_VALUES", "MISSING_VALUES", "OUT_OF_RANGE", "WRONG_TYPE"}
+        and rows > 0
+        and split["eval"] ** rows > CHANCE
+    )
 
 
 def _differs_by_design(settings: dict[str, Any]) -> tuple[str, ...]:
@@ -131,12 +156,17 @@ def _differs_by_design(settings: dict[str, Any]) -> tuple[str, ...]:
     return (split["column"],) if split["by"] in {"column", "time"} else ()
 
 
-def _judge(found: Sequence[Anomaly], settings: dict[str, Any]) -> list[Anomaly]:
+def _judge(
+    found: Sequence[Anomaly],
+    settings: dict[str, Any],
+    may_be_chance: Callable[[Anomaly], bool] = lambda _: False,
+) -> list[Anomaly]:
     return verdict.judge(
         found,
         on_anomaly=settings["on_anomaly"],
         rules=settings["rules"],
         ignored=settings["ignore"],
+        may_be_chance=may_be_chance,
     )
 
 

@@ -7,7 +7,8 @@ short stable name, which rules in the configuration and the run's JSON use.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,13 @@ from trainer.errors import DataRefused
 
 Severity = Literal["stop", "warn"]
 PLACES = 10
-"""Most places of an anomaly that are named."""
+"""Most places of an anomaly that are named, and most of its values that are kept."""
+SHOWN_VALUES = 5
+"""Most values that a refusal names."""
+CHANCE = (
+    "nothing if these rows are right: so few may all fall into eval by chance; to look at no such "
+    'rows again, set "{feature}:{kind}" = "ignore" under [validation.rules]'
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,8 @@ class Anomaly:
         severity: whether training stops for it.
         rows: how many rows show it; 0 where it is not a matter of single rows.
         where: up to `PLACES` of these rows as ``file:line`` (Parquet: ``file:row N``).
-        values: the offending values with how often each occurs, most frequent first, a few.
+        values: the most frequent of the values that these rows hold, as short texts, each with its
+            number of rows.
         what_to_do: the remedy.
     """
 
@@ -99,7 +107,7 @@ class Anomaly:
     severity: Severity = "stop"
     rows: int = 0
     where: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
+    values: tuple[tuple[str, int], ...] = ()
     what_to_do: str = ""
 
     def facts(self) -> dict[str, Any]:
@@ -112,7 +120,7 @@ class Anomaly:
             "message": self.message,
             "rows": self.rows,
             "where": list(self.where),
-            "values": list(self.values),
+            "values": [{"value": value, "rows": rows} for value, rows in self.values],
             "what_to_do": self.what_to_do,
         }
 
@@ -123,18 +131,22 @@ def judge(
     on_anomaly: Severity,
     rules: Mapping[str, str],
     ignored: Sequence[str] = (),
+    may_be_chance: Callable[[Anomaly], bool] = lambda _: False,
 ) -> list[Anomaly]:
     """Return the anomalies that count, with severity and remedy, those that stop first.
 
     A rule named ``feature:KIND`` goes before one named ``feature``, that before ``KIND``, and each
     of them before `on_anomaly`. What training cannot work with stops in any case; what concerns a
-    column that the model does not read warns, unless a rule says otherwise.
+    column that the model does not read, or may be chance, warns, unless a rule says otherwise.
     """
     judged = []
     for one in found:
-        severity = _severity(one, on_anomaly=on_anomaly, rules=rules, ignored=ignored)
+        chance = may_be_chance(one)
+        harmless = chance or one.feature in ignored
+        severity = _severity(one, "warn" if harmless else on_anomaly, rules)
         if severity != "ignore":
-            remedy = KINDS[one.kind].remedy.format(feature=one.feature)
+            text = CHANCE if chance else KINDS[one.kind].remedy
+            remedy = text.format(feature=one.feature, kind=one.kind)
             judged.append(dataclasses.replace(one, severity=severity, what_to_do=remedy))
     order = list(KINDS)
     return sorted(
@@ -148,18 +160,14 @@ def _rank(one: Anomaly, order: list[str]) -> int:
     return order.index(one.kind) if KINDS[one.kind].severity == "stop" else len(order)
 
 
-def _severity(
-    one: Anomaly, *, on_anomaly: Severity, rules: Mapping[str, str], ignored: Sequence[str]
-) -> Any:
+def _severity(one: Anomaly, otherwise: Severity, rules: Mapping[str, str]) -> Any:
     kind = KINDS[one.kind]
     if kind.severity == "stop":
         return "stop"
     for name in (f"{one.feature}:{one.kind}", one.feature, one.kind):
         if name and name in rules:
             return rules[name]
-    if kind.severity == "warn" or one.feature in ignored:
-        return "warn"
-    return on_anomaly
+    return "warn" if kind.severity == "warn" else otherwise
 
 
 def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
@@ -189,9 +197,18 @@ def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
     return DataRefused(
         f"{first.message}{_rows_by_split(same)}{also}",
         where=where,
-        holds=", ".join(dict.fromkeys(value for one in same for value in one.values)),
+        holds=_values(same),
         right="; ".join(remedy for remedy in remedies if remedy),
     )
+
+
+def _values(same: Sequence[Anomaly]) -> str:
+    """Return ``"ZZ" (2 rows), "YY" (1 row)``, the splits' rows added up."""
+    rows: Counter[str] = Counter()
+    for one in same:
+        rows.update(dict(one.values))
+    told = [f"{value} ({count_rows(count)})" for value, count in rows.most_common(SHOWN_VALUES)]
+    return ", ".join([*told, "and others"] if len(rows) > len(told) else told)
 
 
 def _rows_by_split(same: Sequence[Anomaly]) -> str:

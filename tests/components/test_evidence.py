@@ -68,7 +68,7 @@ def test_rows_are_counted_by_split_with_the_first_of_them_and_their_values() -> 
     train, eval_ = evidence.gather(checks, batches)
     assert (train.rows, eval_.rows) == (20, 20)
     assert train.first == [(Path("f.csv"), row) for row in range(3, 43, 4)]
-    assert train.values() == ('"b" (20)',)
+    assert train.values() == (('"b"', 20),)
 
 
 def test_a_column_that_is_not_there_shows_nothing() -> None:

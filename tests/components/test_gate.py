@@ -120,7 +120,7 @@ def test_anomalies_of_eval_stop_the_run_and_name_rows(tmp_path, monkeypatch) -> 
     green = found["color", "UNEXPECTED_VALUES"]
     assert green["rows"] == 5
     assert green["where"] == [f"eval.csv:{line}" for line in range(2, 7)]
-    assert green["values"] == ['"green" (5)']
+    assert green["values"] == [{"value": '"green"', "rows": 5}]
     assert found["x", "MISSING_VALUES"]["rows"] == 9
     assert found["x2", "MISSING_VALUES"]["rows"] == 10
     assert str(refused.value).startswith(
@@ -145,7 +145,11 @@ def test_without_the_source_rows_are_counted_and_places_are_unknown(tmp_path) ->
     run = eval_of_its_own(tmp_path, rules={"MISSING_VALUES": "ignore"})
     (tmp_path / "eval.csv").unlink()
     (only,) = run.inspect()
-    assert (only["rows"], only["where"], only["values"]) == (5, [], ['"green" (5)'])
+    assert (only["rows"], only["where"], only["values"]) == (
+        5,
+        [],
+        [{"value": '"green"', "rows": 5}],
+    )
 
 
 def frozen(folder: Path, text: str) -> str:
@@ -163,7 +167,7 @@ def test_new_values_in_a_later_file_are_refused_by_a_frozen_schema(tmp_path) -> 
         run.run()
     assert str(refused.value).startswith(
         "later.csv:15: column color holds values that the schema does not list in 2 rows (1 of "
-        'train, 1 of eval) (also later.csv:25); it holds "ZZ" (1); correct these rows'
+        'train, 1 of eval) (also later.csv:25); it holds "ZZ" (2 rows); correct these rows'
     )
 
 
@@ -179,7 +183,7 @@ def test_text_in_three_rows_of_a_number_column_is_found_with_its_places(tmp_path
         ("eval", 1, ["later.csv:24"]),
     ]
     assert found[0]["message"] == "column x does not hold a whole number as the schema says"
-    assert found[0]["values"] == ['"n/a" (1)', '"far" (1)']
+    assert found[0]["values"] == [{"value": '"n/a"', "rows": 1}, {"value": '"far"', "rows": 1}]
 
 
 def test_a_column_that_is_gone_is_named(tmp_path) -> None:
@@ -209,6 +213,9 @@ def test_a_blank_in_a_whole_number_column_is_a_missing_value(tmp_path) -> None:
     features = statistics.read_statistics(first.data.statistics, "train").features
     common = next(one for one in features if one.path.step[0] == "f1").num_stats.common_stats
     assert (common.num_missing, common.num_non_missing) == (1, 2)
+    (tmp_path / "examples" / "rows.json").unlink()
+    untold = statistics.compute(first.data.examples, ["train"])["train"].statistics()
+    assert untold.features[0].num_stats.common_stats.num_missing == 1
     assert [one for one in first.inspect() if one["severity"] == "stop"] == []
     parsed = schema.read_schema(first.data.schema)
     asked = next(one for one in parsed.feature if one.name == "f1").presence
@@ -352,6 +359,22 @@ def test_a_column_with_the_label_s_statistics_and_other_rows_is_no_copy(tmp_path
     rows = [f"{n},{n % 2},{n // 2 % 2},{'train' if n < 8 else 'eval'}" for n in range(12)]
     text = "\n".join(["x,y,label,split", *rows]) + "\n"
     assert case(tmp_path, {"data.csv": text}).inspect() == []
+
+
+@pytest.mark.parametrize(("rare", "severity"), [(2, "warn"), (300, "stop")])
+def test_a_value_too_rare_for_both_splits_only_warns(tmp_path, rare, severity) -> None:
+    """By hash and with an inferred schema: train cannot know what fell into eval by chance."""
+    colors = [f"c{number}" for number in range(50)]
+    batch = pa.RecordBatch.from_arrays([pa.array(colors)], ["color"])
+    held_back = split.by_hash(["color"], 0.2)(batch)
+    in_eval = colors[held_back.argmax()]
+    in_train = [color for color, held in zip(colors, held_back, strict=True) if not held][:2]
+    rows = [f"{n},{in_train[n % 2]},{n // 2 % 2}" for n in range(300)]
+    rows += [f"{n},{in_eval},{n % 2}" for n in range(rare)]
+    text = "\n".join(["x,color,label", *rows]) + "\n"
+    by_hash = {"by": "hash", "column": "color", "eval": 0.2}
+    (only,) = case(tmp_path, {"data.csv": text}, split=by_hash, ignore=[]).inspect()
+    assert (only["kind"], only["rows"], only["severity"]) == ("UNEXPECTED_VALUES", rare, severity)
 
 
 def test_anomalies_of_ignored_columns_only_warn(tmp_path) -> None:
