@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from trainer import journal, supervisor
+from trainer import imports, journal, supervisor
 from trainer.errors import HeadraceError, TrainingError
 
 
@@ -49,6 +49,7 @@ def run(folder: Path) -> int:
     from absl import logging as absl_logging
 
     plan = json.loads((folder / "run.json").read_text())
+    _import_tfx()
     states = NodeStates(plan["events"], {one["id"]: one["cached"] for one in plan["nodes"]})
     logger = absl_logging.get_absl_logger()
     logger.setLevel(logging.INFO)
@@ -67,6 +68,17 @@ def run(folder: Path) -> int:
         )
         return known.exit_code
     return 0
+
+
+def _import_tfx() -> None:
+    """Import TFX and TensorFlow without what they would only look at; TFDV needs pandas."""
+    imports.as_namespace("tfx.components")
+    with imports.without(*(name for name in imports.OF_KERAS if name != "pandas")):
+        import tensorflow_data_validation
+        from tfx.orchestration.local import local_dag_runner
+
+        # They import the rest.
+        del tensorflow_data_validation, local_dag_runner
 
 
 def _run_nodes(plan: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer import supervisor
+from trainer import imports, supervisor
 from trainer.errors import HeadraceError, MemoryExceeded, TrainingError
 from trainer.settings import Job, job_from_json
 
@@ -48,9 +48,10 @@ def prepare() -> None:
     """
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    import tensorflow as tf
+    with imports.without(*imports.OF_KERAS):
+        import tensorflow as tf
 
-    from trainer import export, loop  # ruff: ignore[unused-import] - they import the rest
+        from trainer import export, loop  # ruff: ignore[unused-import] - they import the rest
 
     tf.function(lambda x: tf.reduce_sum(x @ x))(tf.zeros([WARM_UP_ROWS, WARM_UP_ROWS]))
 
