@@ -43,6 +43,8 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
+# So that MLflow's pages open on training runs, not on language models' traces.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _LOCK_SECONDS = 120.0
 # After SIGTERM the run has this long to say how it ended.
 _GRACE_SECONDS = 10.0
@@ -135,7 +137,9 @@ class MlflowStore:
         if found is None:
             # On a server, another process may be faster.
             try:
-                self._client.create_experiment(self._experiment, artifact_location=location)
+                self._client.create_experiment(
+                    self._experiment, artifact_location=location, tags=_EXPERIMENT_TAGS
+                )
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
@@ -313,4 +317,7 @@ def _remember(held: Held, kind: str, batch: list[Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Everything is stored: taking MLflow's modules apart would only keep the runner waiting.
+    os._exit(code)
