@@ -5,16 +5,20 @@ The rules, the same for every format:
 - A column is ``int`` when every value that is there is a whole number that 64 bits hold, written
   without leading zeros; ``float`` when every value is a number; ``string`` otherwise. ``01234`` is
   text, and keeps its zero. Whole numbers past 64 bits make a text column, so that no digit is lost.
-- In a number column, the texts of ``data.null_values``, an empty cell and ``nan`` are missing. An
-  infinite number is refused, by place.
+- In a number column, the texts of ``data.null_values``, an empty cell and ``nan`` are missing. A
+  number that is infinite, or that float32 would make so, is refused by place.
 - In a text column, an empty cell is missing. Of ``data.null_values`` the other texts count there
   too, unless the list is the default one: ``NA`` may be Namibia, and ``null`` a name.
-- Nothing is trimmed: ``"1 "`` beside ``"a"`` is not ``"1"``. In a number column it is 1.
-- Booleans are 0 and 1. Decimals are float. Dates, times and timestamps are ISO 8601 text.
+- A column without a value in any file is missing everywhere, and a warning names it.
+- Texts are not trimmed: ``"1 "`` beside ``"a"`` is not ``"1"``. In a number column it is 1.
+- ``1`` and ``1.0`` are the same number, but a column that holds ``1.0`` is ``float``.
+- Booleans are 0 and 1. Decimals are float. Dates, times and timestamps are ISO 8601 text. Lists
+  keep their values; an empty list is missing. Other Arrow types are refused by name.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -27,13 +31,13 @@ Kind = Literal["int", "float", "string"]
 DEFAULT_NULLS = ("", "NA", "NaN", "null")
 ARROW: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "string": pa.string()}
 
-_INT = r"^\s*-?(0|[1-9][0-9]*)\s*$"
-_SHORT_INT = r"^\s*-?[0-9]{1,18}\s*$"
-_FLOAT = r"^\s*-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
-_NOT_FINITE = r"^\s*-?(?i:inf|infinity)\s*$"
-_NAN = r"^\s*-?(?i:nan)\s*$"
-_LARGEST_EXACT = 2**24
-"""Whole numbers up to here are the same in float32, which the examples hold."""
+_INT = r"^-?(0|[1-9][0-9]*)$"
+_SHORT_INT = r"^-?[0-9]{1,18}$"
+_FLOAT = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_NOT_FINITE = r"^-?(?i:inf|infinity)$"
+_NAN = tuple(sign + one for sign in ("", "-") for one in
+             ("nan", "Nan", "nAn", "naN", "NAn", "NaN", "nAN", "NAN"))  # fmt: skip
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class Nulls:
 def nulls(null_values: Iterable[str]) -> Nulls:
     """Return which texts are missing where, by the rule above."""
     given = tuple(null_values)
-    text = tuple(one for one in given if not one) if set(given) == set(DEFAULT_NULLS) else given
-    return Nulls(number=(*dict.fromkeys((*given, "")),), text=text)
+    text = () if set(given) == set(DEFAULT_NULLS) else given
+    return Nulls(number=tuple(dict.fromkeys((*given, ""))), text=tuple(dict.fromkeys((*text, ""))))
 
 
 @dataclass
@@ -66,7 +70,7 @@ class Seen:
         has_fraction: some value is a number but not whole.
         is_huge: some whole number is past 64 bits.
         is_inexact: some whole number would change as float32.
-        is_infinite: some value is an infinite number.
+        is_infinite: some number is infinite, or would be as float32.
         is_list: the column is a list in the file.
     """
 
@@ -88,7 +92,7 @@ class Seen:
         """The column's type; text when nothing is known of it."""
         if self.is_text or not self.has_values:
             return "string"
-        if self.has_fraction or self.is_infinite:
+        if self.has_fraction or (self.is_infinite and not self.is_huge):
             return "float"
         return "string" if self.is_huge else "int"
 
@@ -100,26 +104,46 @@ def see_texts(values: pa.Array, null: Nulls) -> Seen:
         values: texts, none null; repeated values cost nothing when the array is a dictionary's.
         null: what is missing.
     """
-    there = values.filter(pc.invert(pc.is_in(values, value_set=pa.array(null.number))))
-    there = there.filter(pc.invert(pc.match_substring_regex(there, _NAN)))
+    there = pc.utf8_trim_whitespace(values)
+    there = there.filter(pc.invert(pc.is_in(there, value_set=_missing(null))))
     if not len(there):
-        # Texts that are missing in a number column only: they make no text column by themselves.
+        # Texts that are missing in a number column make no text column by themselves.
         return Seen()
     whole = pc.match_substring_regex(there, _INT)
     infinite = pc.match_substring_regex(there, _NOT_FINITE)
     rest = there.filter(pc.invert(pc.or_(whole, infinite)))
-    number = pc.match_substring_regex(rest, _FLOAT)
-    integers = pc.utf8_trim_whitespace(there.filter(whole))
+    if not _all(pc.match_substring_regex(rest, _FLOAT)):
+        return Seen(has_values=True, is_text=True)
+    integers = there.filter(whole)
     short = pc.match_substring_regex(integers, _SHORT_INT)
+    long = [int(one) for one in integers.filter(pc.invert(short)).to_pylist()]
     return Seen(
         has_values=True,
-        is_text=not _all(number),
-        has_fraction=_any(number),
-        is_huge=not all(-(2**63) <= int(one) < 2**63
-                        for one in integers.filter(pc.invert(short)).to_pylist()),
-        is_inexact=_changes_in_float32(integers),
-        is_infinite=_any(infinite),
-    )  # fmt: skip
+        has_fraction=bool(len(rest)),
+        is_huge=not all(-(2**63) <= one < 2**63 for one in long),
+        is_inexact=_changes_in_float32(integers, exact_to=2**53),
+        is_infinite=_any(infinite) or _is_past_float32(rest.cast(pa.float64())),
+    )
+
+
+def is_not_finite(text: str, null: Nulls) -> bool:
+    """Return whether a cell of a number column is infinite, or would be as float32."""
+    cell = text.strip()
+    if cell in null.number:
+        return False
+    try:
+        return abs(float(cell)) > _LARGEST_FLOAT32
+    except ValueError:
+        return False
+
+
+def _missing(null: Nulls) -> pa.Array:
+    """Return what is missing in a number column, once trimmed."""
+    return pa.array(list(dict.fromkeys((*(one.strip() for one in null.number), *_NAN))))
+
+
+def _is_past_float32(floats: pa.Array) -> bool:
+    return bool((np.abs(np.asarray(floats)) > _LARGEST_FLOAT32).any())
 
 
 def see_numbers(values: pa.Array) -> Seen:
@@ -135,16 +159,17 @@ def see_numbers(values: pa.Array) -> Seen:
     return Seen(
         has_values=bool(len(floats)),
         has_fraction=True,
-        is_infinite=bool(np.isinf(floats).any()),
+        is_infinite=bool((np.abs(floats) > _LARGEST_FLOAT32).any()),
         is_inexact=_changes_in_float32(pa.array(floats[np.isfinite(floats)])),
     )
 
 
-def _changes_in_float32(numbers: pa.Array) -> bool:
+def _changes_in_float32(numbers: pa.Array, exact_to: float = math.inf) -> bool:
+    """Return whether a whole number changes as float32, or is so large that float64 may have it."""
     floats = np.asarray(numbers.cast(pa.float64(), safe=False))
-    whole = floats[(np.abs(floats) > _LARGEST_EXACT) & (floats == np.floor(floats))]
+    whole = np.abs(floats[floats == np.floor(floats)])
     with np.errstate(over="ignore"):
-        return bool((whole.astype(np.float32).astype(np.float64) != whole).any())
+        return bool(((whole.astype(np.float32) != whole) | (whole >= exact_to)).any())
 
 
 def _all(mask: pa.Array) -> bool:
@@ -162,11 +187,15 @@ class Layout:
     Attributes:
         kinds: column to type, in order of first appearance.
         lists: columns that hold lists.
+        empty: columns without a value.
+        infinite: number columns that hold what is not finite.
         warnings: what a person should know, one line each.
     """
 
     kinds: dict[str, Kind] = field(default_factory=dict)
     lists: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
+    infinite: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -186,6 +215,10 @@ def settle(seen: Mapping[str, Seen]) -> Layout:
     return Layout(
         kinds={name: one.kind for name, one in seen.items()},
         lists=frozenset(name for name, one in seen.items() if one.is_list),
+        empty=frozenset(name for name, one in seen.items() if not one.has_values),
+        infinite=tuple(
+            name for name, one in seen.items() if one.is_infinite and one.kind == "float"
+        ),
         warnings=tuple(said),
     )
 
@@ -197,12 +230,11 @@ def typed(values: pa.Array, kind: Kind, null: Nulls) -> pa.Array:
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), ARROW[kind])
     if kind == "string":
-        texts = values if _is_text(values.type) else values.cast(pa.string())
-        texts = texts.cast(pa.string())
-        return _without(texts, null.text) if null.text else texts
+        texts = values.cast(pa.string())
+        return _without(texts, pa.array(null.text))
     if _is_text(values.type):
-        values = _without(values.cast(pa.string()), null.number)
-        values = pc.utf8_trim_whitespace(values)
+        values = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        values = _without(values, _missing(null))
     numbers = values.cast(ARROW[kind], safe=not pa.types.is_decimal(values.type))
     if kind == "float":
         return pc.if_else(pc.is_nan(numbers), pa.scalar(None, numbers.type), numbers)
@@ -213,6 +245,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _without(texts: pa.Array, null: Iterable[str]) -> pa.Array:
-    missing = pc.is_in(texts, value_set=pa.array(list(null), texts.type))
-    return pc.if_else(missing, pa.scalar(None, texts.type), texts)
+def _without(texts: pa.Array, null: pa.Array) -> pa.Array:
+    if not _any(found := pc.is_in(texts, value_set=null)):
+        return texts
+    return pc.if_else(found, pa.scalar(None, texts.type), texts)

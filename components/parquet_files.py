@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.column_types import Layout, Nulls, Seen, see_numbers, typed
+from components.column_types import Layout, Nulls, Seen, is_not_finite, see_numbers, typed
 from trainer.errors import DataFileError
 
 BATCH_ROWS = 1 << 16
@@ -81,19 +81,11 @@ def ranges(path: Path) -> list[Range]:
 
 
 def see(path: Path, part: Range) -> tuple[int, dict[str, Seen]]:
-    """Return the rows of a row group and what its values show, by column.
-
-    Raises:
-        DataFileError: naming column and row of an infinite number.
-    """
+    """Return the rows of a row group and what its values show, by column."""
     rows, seen = 0, {name: Seen() for name in header(path)}
     for batch in _batches(path, part):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            one = _see_column(column)
-            if one.is_infinite:
-                refused = _infinite(path, name, column, part[1] + rows)
-                raise refused
-            seen[name].merge(one)
+            seen[name].merge(_see_column(column))
         rows += batch.num_rows
     return rows, seen
 
@@ -115,18 +107,28 @@ def _see_column(column: pa.Array) -> Seen:
     return seen
 
 
-def _infinite(path: Path, name: str, column: pa.Array, first: int) -> DataFileError:
-    lengths = None
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
-        column = column.flatten()
-    at = int(np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False)))[0])
-    row = at if lengths is None else int(np.searchsorted(np.cumsum(lengths), at, side="right"))
-    return DataFileError(
-        f"column {name} holds an infinite number",
-        where=f"{path}:row {first + row + 1}",
-        right="write it as null to have it read as missing",
-    )
+def not_finite(path: Path, name: str, null: Nulls) -> DataFileError | None:
+    """Return the error that names the first number of a column that is not finite, if any."""
+    for part in ranges(path):
+        first = part[1]
+        for batch in _batches(path, part):
+            row = _first_not_finite(batch.column(batch.schema.get_field_index(name)), null)
+            if row is not None:
+                return DataFileError(
+                    f"column {name} holds a number that is infinite or past what float32 holds",
+                    where=f"{path}:row {first + row + 1}",
+                    right="write it as null to have it read as missing",
+                )
+            first += batch.num_rows
+    return None
+
+
+def _first_not_finite(column: pa.Array, null: Nulls) -> int | None:
+    for row, cell in enumerate(column.to_pylist()):
+        for value in cell if isinstance(cell, list) else [cell]:
+            if value is not None and is_not_finite(str(value), null):
+                return row
+    return None
 
 
 def read(

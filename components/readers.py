@@ -7,23 +7,27 @@ rules for types and missing values stand in `column_types`.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
-from collections.abc import Generator, Iterable, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from components import column_types, csv_files, parquet_files
+from components import column_types, csv_files, csv_records, parquet_files
 from components.column_types import Layout, Nulls, Seen
 from trainer.errors import DataFileError
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
-HEAD_ROWS = 1000
 WORKERS = min(4, os.cpu_count() or 1)
+_EXPLAINING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -174,9 +178,10 @@ class Source:
         Raises:
             DataFileError: the file is not what it was when it was inspected.
         """
-        for batch in self._batches(part):
-            columns = [self._column(batch, name) for name in self.layout.kinds]
-            yield pa.RecordBatch.from_arrays(columns, list(self.layout.kinds))
+        with _explained(part.path, self.names[part.path]):
+            for batch in self._batches(part):
+                columns = [self._column(batch, name) for name in self.layout.kinds]
+                yield pa.RecordBatch.from_arrays(columns, list(self.layout.kinds))
 
     def _batches(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
         if _is_csv(part.path):
@@ -187,6 +192,8 @@ class Source:
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         at = batch.schema.get_field_index(name)
         kind = column_types.ARROW[self.layout.kinds[name]]
+        if name in self.layout.empty and name not in self.layout.lists:
+            return pa.nulls(batch.num_rows, kind)
         if name in self.layout.lists:
             if at < 0:
                 return pa.nulls(batch.num_rows, pa.large_list(kind))
@@ -197,8 +204,8 @@ class Source:
 def _as_lists(column: pa.Array) -> pa.Array:
     if pa.types.is_large_list(column.type):
         return column
-    offsets = pa.array(range(len(column) + 1), pa.int64())
-    return pa.LargeListArray.from_arrays(offsets, column)
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(column.is_valid()))]).astype(np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), column.drop_null())
 
 
 def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
@@ -215,8 +222,7 @@ def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
     paths = [Path(one) for one in files]
     names = {path: _header(path) for path in paths}
     work = [(path, place) for path in paths for place in _ranges(path)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        found = list(pool.map(lambda one: _see(*one, names[one[0]], null), work))
+    found = _side_by_side(lambda one: _see(*one, names[one[0]], null), work)
     seen = {name: Seen() for path in paths for name in names[path]}
     parts, first = [], dict.fromkeys(paths, 0)
     for (path, place), (rows, of_part) in zip(work, found, strict=True):
@@ -227,7 +233,46 @@ def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
     for path, rows in first.items():
         if not rows:
             raise DataFileError("a header and no rows", where=str(path), right="rows")
-    return Source(column_types.settle(seen), tuple(parts), names, null)
+    layout = column_types.settle(seen)
+    _check_finite(layout, names, null)
+    said = (*layout.warnings, *_lacking(layout, names))
+    return Source(dataclasses.replace(layout, warnings=said), tuple(parts), names, null)
+
+
+def _side_by_side(see: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
+    """Return what was seen of each range, in order; the first error ends what has not begun."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        waiting = [pool.submit(see, one) for one in work]
+        try:
+            return [one.result() for one in waiting]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _check_finite(layout: Layout, names: Mapping[Path, list[str]], null: Nulls) -> None:
+    """Refuse a number that is not finite.
+
+    Raises:
+        DataFileError: naming the first one's column and place.
+    """
+    for name in layout.infinite:
+        for path in (path for path, own in names.items() if name in own):
+            find = csv_files.not_finite if _is_csv(path) else parquet_files.not_finite
+            if refused := find(path, name, null):
+                raise refused
+
+
+def _lacking(layout: Layout, names: Mapping[Path, list[str]]) -> list[str]:
+    """Return which files lack columns that others have."""
+    lacking = {
+        path: [name for name in layout.kinds if name not in own] for path, own in names.items()
+    }
+    return [
+        f"{path.name} has no column {', '.join(gone)}; it is missing in all of its rows"
+        for path, gone in lacking.items()
+        if gone
+    ]
 
 
 def _is_csv(path: Path) -> bool:
@@ -235,7 +280,7 @@ def _is_csv(path: Path) -> bool:
 
 
 def _header(path: Path) -> list[str]:
-    return csv_files.header(path) if _is_csv(path) else parquet_files.header(path)
+    return csv_records.header(path) if _is_csv(path) else parquet_files.header(path)
 
 
 def _ranges(path: Path) -> list[tuple[int, int]]:
@@ -245,9 +290,26 @@ def _ranges(path: Path) -> list[tuple[int, int]]:
 def _see(
     path: Path, place: tuple[int, int], names: list[str], null: Nulls
 ) -> tuple[int, dict[str, Seen]]:
-    if _is_csv(path):
+    if not _is_csv(path):
+        return parquet_files.see(path, place)
+    with _explained(path, names):
         return csv_files.see(path, place, names, null)
-    return parquet_files.see(path, place)
+
+
+@contextmanager
+def _explained(path: Path, names: list[str]) -> Generator[None, None, None]:
+    """Turn a failed parse into the error that names the lines.
+
+    Raises:
+        DataFileError: in place of `csv_files.Unparsed`.
+    """
+    try:
+        yield
+    except csv_files.Unparsed as error:
+        # One thread at a time: the first one to explain is the one whose error is raised.
+        with _EXPLAINING:
+            explained = csv_records.explain(path, names, str(error))
+        raise explained from error
 
 
 def places(path: Path, rows: Iterable[int]) -> list[str]:
@@ -259,7 +321,7 @@ def places(path: Path, rows: Iterable[int]) -> list[str]:
     """
     wanted = sorted(set(rows))
     if _is_csv(path):
-        return [f"{path}:{line}" for line in csv_files.lines_of(path, wanted)]
+        return [f"{path}:{line}" for line in csv_records.lines_of(path, wanted)]
     return [f"{path}:row {row + 1}" for row in wanted]
 
 
@@ -275,7 +337,13 @@ def head(files: Sequence[str | Path], null_values: Iterable[str]) -> dict[str, A
         names = _header(path)
         for name in names:
             seen.setdefault(name, Seen())
-        for place in _ranges(path)[:1]:
-            for name, one in _see(path, place, names, null)[1].items():
-                seen[name].merge(one)
+        for name, one in _see_head(path, names, null).items():
+            seen[name].merge(one)
     return dict(column_types.settle(seen).kinds)
+
+
+def _see_head(path: Path, names: list[str], null: Nulls) -> dict[str, Seen]:
+    if not _is_csv(path):
+        return next((parquet_files.see(path, place)[1] for place in _ranges(path)), {})
+    with _explained(path, names):
+        return csv_files.see_head(path, names, null)

@@ -25,6 +25,16 @@ _MISSING = np.uint64(0x9E3779B97F4A7C15)
 _ISO = r"^\d{4}-\d{2}-\d{2}"
 
 
+class RowRefused(DataFileError):
+    """A row does not say which split it is in.
+
+    Attributes:
+        row: its place in the batch, from 0.
+    """
+
+    row = 0
+
+
 def by_settings(
     split: Mapping[str, Any], layout: Layout, batches: Callable[[], Iterable[pa.RecordBatch]]
 ) -> IsEval:
@@ -90,10 +100,21 @@ def _value_hashes(column: pa.Array) -> np.ndarray:
         )
         hashes = of_text[np.asarray(pc.fill_null(encoded.indices, 0))]
     else:
-        values = np.asarray(pc.fill_null(column, 0))
-        # Minus zero equals zero, so it hashes as zero.
-        hashes = _mix((values + 0).view(np.uint64))
+        hashes = _mix(_number_bits(np.asarray(pc.fill_null(column, 0))))
     return np.where(present, hashes, _MISSING)
+
+
+def _number_bits(values: np.ndarray) -> np.ndarray:
+    """Return int64 or float64 as uint64, the same for equal numbers of either type.
+
+    So no row changes its split when a fraction in another row makes the column float, and minus
+    zero is zero.
+    """
+    if values.dtype == np.int64:
+        return values.view(np.uint64)
+    is_whole = (values == np.floor(values)) & (np.abs(values) < 2**63)
+    integers = np.where(is_whole, values, 0).astype(np.int64)
+    return np.where(is_whole, integers.view(np.uint64), values.view(np.uint64))
 
 
 def _text_hash(text: str) -> np.uint64:
@@ -153,15 +174,21 @@ def by_column(column: str) -> IsEval:
 
     def is_eval(batch: pa.RecordBatch) -> np.ndarray:
         values = batch.column(batch.schema.get_field_index(column)).cast(pa.string())
-        known = pc.is_in(values, value_set=pa.array(SPLITS))
-        if not pc.all(known).as_py():
-            other = values.filter(pc.invert(known))[0].as_py()
-            raise DataFileError(
-                f"column {column} names the split of each row",
-                where="data.split.column",
-                holds="nothing in a row" if other is None else f'"{other}"',
-                right="train or eval in every row",
-            )
+        known = np.asarray(pc.is_in(values, value_set=pa.array(SPLITS)))
+        if not known.all():
+            raise _unknown_split(column, values, int(np.argmin(known)))
         return np.asarray(pc.equal(values, "eval"))
 
     return is_eval
+
+
+def _unknown_split(column: str, values: pa.Array, row: int) -> RowRefused:
+    other = values[row].as_py()
+    refused = RowRefused(
+        f"column {column} names the split of each row",
+        where="data.split.column",
+        holds="nothing in a row" if other is None else f'"{other}"',
+        right="train or eval in every row",
+    )
+    refused.row = row
+    return refused

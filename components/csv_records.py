@@ -1,0 +1,323 @@
+"""The bytes of a CSV file: its header, where records end, on which line each one begins.
+
+A record ends at a line break (LF, CRLF or CR) outside quotes; a quote opens a cell only at the
+cell's beginning, as Arrow's parser has it. Blank lines are no records, but count as lines. The slow
+functions, which name lines to a person, read with Python's own `csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from trainer.errors import DataFileError
+
+BLOCK_BYTES = 4 << 20
+MAX_RECORD_BYTES = 64 << 20
+"""A longer record is refused: it is a quote that nothing closes, and memory is bounded."""
+BOM = b"\xef\xbb\xbf"
+NAMED_LINES = 10
+_LF, _CR, _QUOTE, _COMMA = 10, 13, 34, 44
+
+
+@contextmanager
+def open_bytes(path: Path) -> Generator[BinaryIO, None, None]:
+    """Open a file for reading, unpacked where its name ends in ``.gz``.
+
+    Yields:
+        the file, at its beginning.
+
+    Raises:
+        DataFileError: when its bytes cannot be read or unpacked.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        what = "cannot be unpacked" if path.suffix == ".gz" else "cannot be read"
+        raise DataFileError(f"{what}: {error}", where=str(path), right="a whole file") from error
+
+
+def header(path: Path) -> list[str]:
+    """Return the column names.
+
+    Raises:
+        DataFileError: when the file is empty, no UTF-8, or its header is no header.
+    """
+    with open_bytes(path) as file:
+        start = file.read(4096)
+    if start[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in start:
+        raise DataFileError(
+            "not UTF-8: it begins as UTF-16 or as no text at all",
+            where=str(path),
+            right="save the file as UTF-8",
+        )
+    line, _, names = next(records(path), (1, 1, []))
+    if not names:
+        raise DataFileError("the file is empty", where=str(path), right="a header and rows")
+    for at, name in enumerate(names):
+        if _byte_of(name) is not None:
+            not_text = _not_utf8(f"{path}:{line}", f"column {at + 1} of the header", name)
+            raise not_text
+    _check_names(f"{path}:{line}", names)
+    return names
+
+
+def _check_names(where: str, names: list[str]) -> None:
+    if all(_is_number(name) for name in names):
+        raise DataFileError(
+            f"the header looks numeric: {names[0]}",
+            where=where,
+            right="put a line with the columns' names first",
+        )
+    for number, name in enumerate(names, start=1):
+        if not name.strip():
+            raise DataFileError(
+                f"column {number} has no name", where=where, right="name every column"
+            )
+        if names.index(name) != number - 1:
+            first = names.index(name) + 1
+            raise DataFileError(
+                f"column name '{name}' occurs twice (columns {first} and {number})",
+                where=where,
+                right="give each column a name of its own",
+            )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def blocks(path: Path) -> Generator[tuple[int, bytes], None, None]:
+    """Yield the records after the header in runs of about `BLOCK_BYTES`, each with its first byte.
+
+    Raises:
+        DataFileError: naming the line of a quote that nothing closes, or that text follows.
+    """
+    with open_bytes(path) as file:
+        start = _header_bytes(path, file)
+        left, is_last = b"", False
+        while not is_last:
+            more = file.read(BLOCK_BYTES)
+            data, is_last = left + more, len(more) < BLOCK_BYTES
+            found = record_ends(data, is_last=is_last)
+            if wrong := _wrong(found, data, is_last=is_last):
+                refused = _misquoted(path, start + wrong[0], wrong[1])
+                raise refused
+            cut = len(data) if is_last else int(found.ends[-1]) if len(found.ends) else 0
+            if cut:
+                yield start, data[:cut]
+            start, left = start + cut, data[cut:]
+
+
+def _header_bytes(path: Path, file: BinaryIO) -> int:
+    """Return the length of what comes before the first row, and leave the file there.
+
+    Raises:
+        DataFileError: when the header does not end.
+    """
+    data = file.read(1 << 20)
+    begin = len(BOM) if data.startswith(BOM) else 0
+    at = begin
+    is_last = len(data) < 1 << 20
+    found = record_ends(data[begin:], is_last=is_last)
+    for end in found.ends + begin:
+        # Blank lines before the header are not it.
+        if data[at:end].strip():
+            file.seek(int(end))
+            return int(end)
+        at = int(end)
+    if wrong := _wrong(found, data[begin:], is_last=True):
+        refused = _misquoted(path, begin + wrong[0], wrong[1])
+        raise refused
+    file.seek(len(data))
+    return len(data)
+
+
+class Ends(NamedTuple):
+    """Where records end.
+
+    Attributes:
+        ends: offsets just after each line break outside quotes, int64.
+        opened: offset of a quote that is still open at the end, or -1.
+        followed: offset of the first closing quote with text behind it, or -1.
+    """
+
+    ends: np.ndarray
+    opened: int = -1
+    followed: int = -1
+
+
+def record_ends(data: bytes, *, is_last: bool) -> Ends:
+    """Return where records end.
+
+    Args:
+        data: whole records, and the beginning of one more.
+        is_last: whether nothing comes after `data`.
+    """
+    array = np.frombuffer(data, np.uint8)
+    breaks = _line_breaks(data, array, is_last=is_last)
+    quotes = np.flatnonzero(array == _QUOTE) if b'"' in data else breaks[:0]
+    if not len(quotes):
+        return Ends(breaks + 1)
+    opens, closes = _cells(data, array, quotes)
+    opened = int(opens[-1]) if len(opens) > len(closes) else -1
+    is_inside = np.searchsorted(opens, breaks) > np.searchsorted(closes, breaks)
+    inner = closes[closes + 1 < len(data)]
+    followed = inner[~np.isin(array[inner + 1], (_COMMA, _LF, _CR, _QUOTE))]
+    return Ends(breaks[~is_inside] + 1, opened, int(followed[0]) if len(followed) else -1)
+
+
+def _wrong(found: Ends, data: bytes, *, is_last: bool) -> tuple[int, str] | None:
+    """Return offset and description of a quote that cannot be, None where all are right."""
+    if found.followed >= 0:
+        return found.followed, "text follows a closing quote"
+    if is_last and found.opened >= 0:
+        return found.opened, "a quote opens here and is never closed"
+    if len(data) > MAX_RECORD_BYTES and not len(found.ends):
+        return max(found.opened, 0), f"a record is longer than {MAX_RECORD_BYTES >> 20} MiB"
+    return None
+
+
+def _line_breaks(data: bytes, array: np.ndarray, *, is_last: bool) -> np.ndarray:
+    """Return the offset of the last byte of each line break."""
+    breaks = np.flatnonzero(array == _LF)
+    if b"\r" not in data or data.count(b"\r\n") == data.count(b"\r"):
+        return breaks
+    returns = np.flatnonzero(array == _CR)
+    # At the end of the data, a line feed may still follow.
+    after = np.append(array[1:], 0 if is_last else _LF)
+    return np.union1d(breaks, returns[after[returns] != _LF])
+
+
+def _cells(data: bytes, array: np.ndarray, quotes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets of the quotes that open a cell, and of those that close it.
+
+    A doubled quote may be given as a close and an open. Where every second quote stands at a cell's
+    beginning or after another quote, they open and close in turn; otherwise some stand inside bare
+    cells, and they are looked at one by one.
+    """
+    opens, closes = quotes[0::2], quotes[1::2]
+    before = array[opens - 1]
+    regular = np.isin(before, (_COMMA, _LF, _CR, _QUOTE)) | (opens == 0)
+    if regular.all():
+        return opens, closes
+    return _irregular_cells(data, quotes.tolist())
+
+
+def _irregular_cells(data: bytes, quotes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    opens: list[int] = []
+    closes: list[int] = []
+    is_open, skipped = False, -1
+    for place in quotes:
+        if place == skipped:
+            continue
+        if not is_open:
+            if place == 0 or data[place - 1] in b",\r\n":
+                opens.append(place)
+                is_open = True
+        elif data[place + 1 : place + 2] == b'"':
+            skipped = place + 1
+        else:
+            closes.append(place)
+            is_open = False
+    return np.array(opens, np.int64), np.array(closes, np.int64)
+
+
+def _misquoted(path: Path, offset: int, what: str) -> DataFileError:
+    line = 1
+    with open_bytes(path) as file:
+        while offset > 0 and (data := file.read(min(offset, BLOCK_BYTES))):
+            line += data.count(b"\n") or data.count(b"\r")
+            offset -= len(data)
+    return DataFileError(
+        what,
+        where=f"{path}:{line}",
+        right="close each quote at the end of its cell, and double it where it belongs to the text",
+    )
+
+
+def records(path: Path) -> Generator[tuple[int, int, list[str]], None, None]:
+    """Yield first line, last line and cells of each record, the header first.
+
+    Bytes that are not UTF-8 come as lone surrogates.
+
+    Raises:
+        DataFileError: when a record is none.
+    """
+    csv.field_size_limit(MAX_RECORD_BYTES)
+    with open_bytes(path) as file:
+        lines = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(lines)
+        before = 0
+        try:
+            for cells in reader:
+                line, before = before + 1, reader.line_num
+                if cells:
+                    yield line, before, cells
+        except csv.Error as error:
+            where = f"{path}:{before + 1}"
+            raise DataFileError(f"not a CSV record: {error}", where=where) from error
+
+
+def explain(path: Path, names: list[str], otherwise: str) -> DataFileError:
+    """Return the error that names the lines behind a failed parse."""
+    named: list[tuple[int, int]] = []
+    count = 0
+    for line, _, cells in records(path):
+        for at, cell in enumerate(cells):
+            if _byte_of(cell) is not None:
+                column = f"column {names[at]}" if at < len(names) else f"column {at + 1}"
+                return _not_utf8(f"{path}:{line}", column, cell)
+        if len(cells) != len(names):
+            count += 1
+            named.extend([(line, len(cells))] if count <= NAMED_LINES else [])
+    if not named:
+        return DataFileError(otherwise, where=str(path), right="a UTF-8 CSV file with a header")
+    (line, found), *others = named
+    tail = "".join(f", line {at}: {cells}" for at, cells in others)
+    tail += f" and {count - NAMED_LINES} more" if count > NAMED_LINES else ""
+    rows = "1 row" if count == 1 else f"{count} rows"
+    return DataFileError(
+        f"expected {len(names)} columns, found {found}{tail}; {rows} refused in all",
+        where=f"{path}:{line}",
+        right="quote cells that hold commas, and give every row as many cells as the header has",
+    )
+
+
+def _byte_of(cell: str) -> int | None:
+    """Return the first byte of a cell that is not UTF-8."""
+    if cell.isascii():
+        return None
+    return next((ord(one) - 0xDC00 for one in cell if 0xDC80 <= ord(one) <= 0xDCFF), None)
+
+
+def _not_utf8(where: str, column: str, cell: str) -> DataFileError:
+    return DataFileError(
+        f"not UTF-8 (byte 0x{_byte_of(cell) or 0:02X} in {column})",
+        where=where,
+        right="save the file as UTF-8",
+    )
+
+
+def lines_of(path: Path, rows: Iterable[int]) -> list[int]:
+    """Return the line at which each of these rows begins; rows count from 0, lines from 1."""
+    wanted = sorted(set(rows))
+    found: dict[int, int] = {}
+    for row, (line, _, _) in enumerate(records(path), start=-1):
+        if not wanted or row > wanted[-1]:
+            break
+        found.update({row: line} if row == wanted[len(found)] else {})
+    return [found[row] for row in wanted]
