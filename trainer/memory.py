@@ -1,35 +1,37 @@
 """Predicted peak of TensorFlow's allocator, from the traced step alone: nothing is run.
 
 The graph of the step is walked in the order in which it was made, with each buffer's birth and
-last use. Accumulation, recomputation and whatever a person's own model does are then simply part
-of the graph. What TensorFlow does with buffers is followed where it matters: an operation that
-only looks at its input in another shape makes none, and an element-wise one writes into an
-input that nobody else needs any more.
+last use, and the allocator is imitated (`trainer.arena`). Accumulation, recomputation and whatever
+a person's own model does are then simply part of the graph. What TensorFlow does with buffers is
+followed where it matters: an operation that only looks at its input in another shape makes none,
+and an element-wise one writes into an input that nobody else needs any more.
 
-What it cannot know: two operations that run at once, and what the graph optimizer rewrites.
+What it cannot know: which operations happen to run at once, and what the graph optimizer rewrites.
+For the first, memory is taken to be free again one operation later than it could be.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-ROUNDING = 256
-"""Bytes; the allocator gives out multiples of it (tensorflow/core/framework/bfc_allocator.h)."""
+from trainer.arena import ROUNDING, Arena, Chunk
+
+ROUNDS = 3
+"""Steps imitated: free chunks fall into their places over the first ones."""
+ITERATIONS = 2
+"""Of a loop: the second one meets what the first one left."""
 
 VIEWS = frozenset({
     "Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
     "Snapshot", "ReadVariableOp", "EnsureShape", "Bitcast", "CheckNumerics",
 })  # fmt: skip
 """Operations whose output i is the buffer of input i."""
-
-SLICES = frozenset({"Unpack", "Split", "SplitV", "StridedSlice", "Slice"})
-"""Operations that give out parts of their input's buffer when they cut along the first axis."""
 
 IN_PLACE = frozenset({
     "Abs", "Add", "AddN", "AddV2", "BiasAdd", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Exp",
@@ -41,15 +43,36 @@ IN_PLACE = frozenset({
 })  # fmt: skip
 """Operations whose output may take the buffer of an input of the same size that dies there."""
 
+CONSTANT = frozenset({"Const", "ZerosLike", "OnesLike", "Fill"})
+"""Operations that the graph optimizer replaces by a tensor that stays, where shapes are static."""
+
+GREATEST_CONSTANT = 10 * 2**20
+"""Bytes; larger ones stay operations (grappler/optimizers/constant_folding.cc)."""
+
+MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMulV2", "BatchMatMulV3"})
+
+OVERLAP = 2
+"""Operations that run at once; while they do, what each has read stays."""
+
+SMALL = 4096
+"""Bytes; an operation that makes no more than this is done before another one begins."""
+
+CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "While": "body",
+         "StatelessWhile": "body", "If": "then_branch", "StatelessIf": "then_branch"}  # fmt: skip
+"""Operations that run another graph, and the attribute that names it.
+
+Of two branches the first is followed: it is the one that applies the update.
+"""
+
 
 @dataclass(frozen=True)
 class Prediction:
     """The peak, term by term, in bytes.
 
     Attributes:
-        terms: ``weights`` and ``optimizer`` (there all the time), ``inputs`` (batches that are
-            ready or in use), and at the moment of the peak ``activations`` (of the forward pass)
-            and ``gradients`` (everything of the backward pass, and the sums).
+        terms: ``weights`` and ``optimizer`` (there all the time), ``inputs`` (batches in use and
+            ready), and at the moment of the peak ``activations`` (of the forward pass) and
+            ``gradients`` (everything of the backward pass, and the sums).
     """
 
     terms: dict[str, int]
@@ -65,11 +88,10 @@ def predict_peak(step: Any, arguments: Sequence[Any], *, state: Mapping[str, int
 
     Args:
         step: a `tf.function`, which is traced (once: calls with such arguments use the trace).
-        arguments: tensors of static shape, or their specs.
+        arguments: tensors of static shape.
         state: bytes of what is there all the time, by term.
     """
-    graph = step.get_concrete_function(*arguments).graph
-    peak = graph_peak(graph)
+    peak = graph_peak(step.get_concrete_function(*arguments).graph)
     return Prediction({
         **state, "activations": peak["activations"], "gradients": peak["gradients"],
     })  # fmt: skip
@@ -79,144 +101,186 @@ def tensor_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
     """Return the bytes that the allocator gives for a tensor; 0 where its shape is not known."""
     if dtype in {tf.resource, tf.variant} or not shape.is_fully_defined():
         return 0
-    size = math.prod(shape.as_list()) * dtype.base_dtype.size
-    return -(-size // ROUNDING) * ROUNDING
+    return -(-math.prod(shape.as_list()) * dtype.base_dtype.size // ROUNDING) * ROUNDING
 
 
-def graph_peak(graph: tf.Graph) -> Counter[str]:
-    """Return the bytes of ``activations`` and ``gradients`` when a graph's run holds most.
+def graph_peak(graph: Any) -> Counter[str]:
+    """Return the bytes of ``activations`` and ``gradients`` when a graph's runs hold most.
 
     The graph's own arguments are not among them: they are their owner's.
     """
-    return _Walk(graph).run()
+    walk = _Walk(Arena())
+    for _ in range(ROUNDS):
+        arguments = [_Buffer(None, uses=1) for _ in graph.inputs]
+        for buffer in walk.run(graph, arguments):
+            walk.drop(buffer)
+    return walk.arena.peak
 
 
-@dataclass
+@dataclass(eq=False)
 class _Buffer:
-    size: int
-    term: str
+    """Memory that one tensor or several share.
+
+    Attributes:
+        chunk: where it stands; None: owned by someone else, or empty.
+        uses: operations that still need it.
+    """
+
+    chunk: Chunk | None
     uses: int = 0
-    is_owned: bool = True
 
 
-@dataclass
 class _Walk:
-    """One pass over a graph, with what is alive."""
+    """Goes through a graph and takes from the arena what a run of it would.
 
-    graph: Any
-    buffers: dict[int, _Buffer] = field(default_factory=dict)
-    alive: Counter[str] = field(default_factory=Counter)
-    most: Counter[str] = field(default_factory=Counter)
+    Attributes:
+        arena: what is in use.
+        constants: memory that stays, by the name of its operation.
+        leaving: memory that nobody needs any more, in the order in which it will be free.
+    """
 
-    def run(self) -> Counter[str]:
-        operations = self.graph.get_operations()
-        self._place(operations)
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.constants: dict[str, _Buffer] = {}
+        self.leaving: deque[list[Chunk]] = deque([[]], maxlen=OVERLAP)
+
+    def run(self, graph: Any, arguments: Sequence[_Buffer]) -> list[_Buffer]:
+        """Walk a graph; takes over one use of each argument, gives one of each output."""
+        operations = graph.get_operations()
+        uses = Counter(id(tensor) for one in operations for tensor in one.inputs)
+        uses.update(id(tensor) for tensor in graph.outputs)
+        buffers: dict[int, _Buffer] = {}
+        for tensor, buffer in zip(graph.inputs, arguments, strict=True):
+            buffers[id(tensor)] = buffer
+            buffer.uses += uses[id(tensor)]
+        for buffer in arguments:
+            self.drop(buffer)
         for operation in operations:
-            self._visit(operation)
-        return self.most
+            if operation.type != "Placeholder":
+                self._visit(operation, buffers, uses)
+        return [buffers[id(tensor)] for tensor in graph.outputs]
 
-    def _place(self, operations: Sequence[Any]) -> None:
-        """Give each tensor its buffer (shared by views) and count the buffer's uses."""
-        for operation in operations:
-            for place, tensor in enumerate(operation.outputs):
-                source = _viewed(operation, place)
-                self.buffers[id(tensor)] = (
-                    self.buffers[id(source)]
-                    if source is not None
-                    else _new_buffer(operation, tensor)
-                )
-            for tensor in operation.inputs:
-                self.buffers[id(tensor)].uses += 1
-        for tensor in self.graph.outputs:
-            self.buffers[id(tensor)].uses += 1
+    def drop(self, buffer: _Buffer) -> None:
+        """Take away one use; the last one frees the memory."""
+        buffer.uses -= 1
+        if buffer.uses <= 0 and buffer.chunk is not None:
+            self.leaving[-1].append(buffer.chunk)
+            buffer.chunk = None
 
-    def _visit(self, operation: Any) -> None:
-        inputs = [self.buffers[id(tensor)] for tensor in operation.inputs]
-        within = _inner_peak(operation)
-        born = self._born(operation, inputs)
-        for buffer in born:
-            self.alive[buffer.term] += buffer.size
-        self._note(within)
-        for buffer in inputs:
-            buffer.uses -= 1
-            if buffer.uses == 0:
-                self._free(buffer)
-        for buffer in {id(one): one for one in born}.values():
-            if buffer.uses == 0:
-                self._free(buffer)
+    def _begin(self) -> None:
+        """Begin another operation: what the one `OVERLAP` before it had read is free."""
+        if len(self.leaving) == OVERLAP:
+            for chunk in self.leaving[0]:
+                self.arena.give_back(chunk)
+        self.leaving.append([])
 
-    def _born(self, operation: Any, inputs: list[_Buffer]) -> list[_Buffer]:
-        """Return the buffers that the operation makes; it may take over a dying input's."""
-        born = []
-        seen = {id(one) for one in inputs}
-        for tensor in operation.outputs:
-            buffer = self.buffers[id(tensor)]
-            if id(buffer) in seen or not buffer.is_owned:
-                continue
-            if operation.type in IN_PLACE:
-                self._take_over(buffer, inputs)
-            born.append(buffer)
-        return born
+    def _visit(self, operation: Any, buffers: dict[int, _Buffer], uses: Mapping[int, int]) -> None:
+        inputs = [buffers[id(tensor)] for tensor in operation.inputs]
+        made, taken = self._outputs(operation, inputs)
+        for tensor, buffer in zip(operation.outputs, made, strict=True):
+            buffers[id(tensor)] = buffer
+            buffer.uses += uses[id(tensor)]
+        for buffer in (*taken, *made):
+            self.drop(buffer)
 
-    def _take_over(self, buffer: _Buffer, inputs: list[_Buffer]) -> None:
-        counts = Counter(id(one) for one in inputs)
-        for one in inputs:
-            dies = one.is_owned and one.uses == counts[id(one)]
-            if dies and one.size == buffer.size and one.size:
-                self.alive[one.term] -= one.size
-                one.size = 0
-                return
+    def _outputs(
+        self, operation: Any, inputs: list[_Buffer]
+    ) -> tuple[list[_Buffer], list[_Buffer]]:
+        """Return the outputs' buffers, one use of each held, and the inputs still to be dropped."""
+        if operation.type in CALLS:
+            return self._call(operation, inputs)
+        made = []
+        for place, tensor in enumerate(operation.outputs):
+            source = _viewed(operation, place)
+            buffer = self._new(operation, tensor, inputs) if source is None else inputs[source]
+            buffer.uses += 1
+            made.append(buffer)
+        return made, inputs
 
-    def _free(self, buffer: _Buffer) -> None:
-        if buffer.is_owned:
-            self.alive[buffer.term] -= buffer.size
-            buffer.size = 0
+    def _call(self, operation: Any, inputs: list[_Buffer]) -> tuple[list[_Buffer], list[_Buffer]]:
+        kind = operation.type
+        name = operation.get_attr(CALLS[kind]).name
+        graph = operation.graph._get_function(name).graph
+        if "While" in kind:
+            for _ in range(ITERATIONS):
+                inputs = self.run(graph, inputs)
+            return inputs, []
+        skipped = 1 if "If" in kind else 0
+        return self.run(graph, inputs[skipped:]), inputs[:skipped]
 
-    def _note(self, within: Counter[str]) -> None:
-        if sum(self.alive.values()) + sum(within.values()) > sum(self.most.values()):
-            self.most = self.alive + within
+    def _new(self, operation: Any, tensor: Any, inputs: list[_Buffer]) -> _Buffer:
+        size = tensor_bytes(tensor.shape, tensor.dtype)
+        if operation.type in CONSTANT and size <= GREATEST_CONSTANT:
+            return self._constant(operation, size)
+        if operation.type in IN_PLACE and (chunk := _dying(operation, size, inputs)):
+            return _Buffer(chunk)
+        if not size:
+            return _Buffer(None)
+        if size > SMALL:
+            self._begin()
+        term = "gradients" if "gradient_tape" in operation.name else "activations"
+        taken = self.arena.take(size, term)
+        for extra in _workspace(operation):
+            self.leaving[-1].append(self.arena.take(extra, term))
+        return _Buffer(taken)
+
+    def _constant(self, operation: Any, size: int) -> _Buffer:
+        # Equal ones become a single one; the value of a Const itself is not looked at.
+        name = f"{id(operation.graph)}/{operation.name}" if operation.type == "Const" else ""
+        tensor = operation.outputs[0]
+        key = f"{operation.type}/{tensor.dtype.name}/{tensor.shape}/{name}"
+        if key not in self.constants:
+            chunk = self.arena.take(size, "activations") if size else None
+            self.constants[key] = _Buffer(chunk, uses=1)
+        return self.constants[key]
 
 
-def _new_buffer(operation: Any, tensor: Any) -> _Buffer:
-    term = "gradients" if "gradient_tape" in operation.name else "activations"
-    is_owned = operation.type not in {"Placeholder", "VarHandleOp"}
-    return _Buffer(tensor_bytes(tensor.shape, tensor.dtype), term, is_owned=is_owned)
+def _workspace(operation: Any) -> list[int]:
+    """Return the bytes that a kernel takes for itself while it runs.
+
+    CPUs have no bfloat16 products without AMX: TensorFlow makes float32 copies of both factors and
+    of the product (tensorflow/core/kernels/matmul_op_impl.h).
+    """
+    if operation.type not in MATRIX_PRODUCTS or operation.outputs[0].dtype != tf.bfloat16:
+        return []
+    if tf.config.list_physical_devices("GPU"):
+        return []
+    tensors = (*operation.inputs, *operation.outputs)
+    return [size for one in tensors if (size := tensor_bytes(one.shape, tf.float32))]
 
 
-def _viewed(operation: Any, place: int) -> Any | None:
-    """Return the input whose buffer output `place` is a view of, if it is one."""
-    kind = operation.type
-    if kind in VIEWS:
-        return operation.inputs[place]
-    if kind in {"While", "StatelessWhile"}:
-        return operation.inputs[place]
-    if kind in SLICES and _cuts_first_axis(operation):
-        return operation.inputs[1 if kind == "Split" else 0]
+def _dying(operation: Any, size: int, inputs: list[_Buffer]) -> Chunk | None:
+    """Return the memory of an input of `size` that nobody else needs, taking it away from it."""
+    counts = Counter(id(one) for one in inputs)
+    for tensor, one in zip(operation.inputs, inputs, strict=True):
+        is_alone = one.chunk is not None and one.uses == counts[id(one)]
+        if is_alone and tensor_bytes(tensor.shape, tensor.dtype) == size:
+            chunk, one.chunk = one.chunk, None
+            return chunk
+    return None
+
+
+def _viewed(operation: Any, place: int) -> int | None:
+    """Return which input's buffer output `place` is a view of, if it is one."""
+    if operation.type in VIEWS:
+        return place
+    if operation.type in {"Unpack", "Slice", "StridedSlice", "SplitV"}:
+        return 0 if _cuts_first_axis(operation) else None
+    if operation.type == "Split":
+        return 1 if _cuts_first_axis(operation) else None
     return None
 
 
 def _cuts_first_axis(operation: Any) -> bool:
+    """Tell whether outputs are contiguous parts of the input, which need no copy."""
     if operation.type == "Unpack":
         return operation.get_attr("axis") == 0
     if operation.type in {"Split", "SplitV"}:
         axis = tf.get_static_value(operation.inputs[0 if operation.type == "Split" else 2])
         return axis is not None and int(axis) == 0
     before, after = operation.inputs[0].shape, operation.outputs[0].shape
-    if before.rank is None or after.rank is None or not before.rank:
+    if not before.rank or after.rank is None:
         return False
     # Whole in every axis but the first, which may be cut or dropped.
-    return before[1:] in {after[1:], after} or before[1:].as_list() == after.as_list()
-
-
-def _inner_peak(operation: Any) -> Counter[str]:
-    """Return what the graphs that an operation calls hold at their peak."""
-    names = {
-        "While": ("body",), "StatelessWhile": ("body",),
-        "If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch"),
-        "PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
-    }.get(operation.type, ())  # fmt: skip
-    peaks = [
-        graph_peak(operation.graph._get_function(operation.get_attr(name).name).graph)
-        for name in names
-    ]
-    return max(peaks, key=lambda one: sum(one.values()), default=Counter())
+    rest = before[1:].as_list()
+    return rest in ([*after[1:]], [*after])
