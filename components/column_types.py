@@ -12,8 +12,9 @@ The rules, the same for every format:
 - A column without a value in any file is missing everywhere, and a warning names it.
 - Texts are not trimmed: ``"1 "`` beside ``"a"`` is not ``"1"``. In a number column it is 1.
 - ``1`` and ``1.0`` are the same number, but a column that holds ``1.0`` is ``float``.
-- Booleans are 0 and 1. Decimals are float. Dates, times and timestamps are ISO 8601 text. Lists
-  keep their values; an empty list is missing. Other Arrow types are refused by name.
+- Booleans are 0 and 1. Decimals are float. Dates, times and timestamps are ISO 8601 text,
+  those with a zone in UTC. Lists keep their values; an empty list is missing. Other Arrow types are
+  refused by name.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Literal
 
 import numpy as np
@@ -116,13 +118,16 @@ def see_texts(values: pa.Array, null: Nulls) -> Seen:
         return Seen(has_values=True, is_text=True)
     integers = there.filter(whole)
     short = pc.match_substring_regex(integers, _SHORT_INT)
-    long = [int(one) for one in integers.filter(pc.invert(short)).to_pylist()]
+    # Decimal has no limit on digits, where int() refuses more than 4,300 of them.
+    long = [Decimal(one) for one in integers.filter(pc.invert(short)).to_pylist()]
     return Seen(
         has_values=True,
         has_fraction=bool(len(rest)),
         is_huge=not all(-(2**63) <= one < 2**63 for one in long),
         is_inexact=_changes_in_float32(integers, exact_to=2**53),
-        is_infinite=_any(infinite) or _is_past_float32(rest.cast(pa.float64())),
+        is_infinite=_any(infinite)
+        or any(abs(one) > _LARGEST_FLOAT32 for one in long)
+        or _is_past_float32(rest.cast(pa.float64())),
     )
 
 
@@ -152,8 +157,13 @@ def see_numbers(values: pa.Array) -> Seen:
     if not len(there):
         return Seen()
     if not pa.types.is_floating(there.type):
-        limit = pa.types.is_uint64(there.type) and _any(pc.greater(there, 2**63 - 1))
-        return Seen(has_values=True, is_huge=bool(limit), is_inexact=_changes_in_float32(there))
+        numbers = there.to_numpy(zero_copy_only=False)
+        return Seen(
+            has_values=True,
+            is_huge=bool((numbers > np.iinfo(np.int64).max).any()),
+            is_inexact=bool((numbers > 2**53).any() or (numbers < -(2**53)).any())
+            or _changes_in_float32(there),
+        )
     floats = there.to_numpy(zero_copy_only=False).astype(np.float64)
     floats = floats[~np.isnan(floats)]
     return Seen(
@@ -205,7 +215,7 @@ def settle(seen: Mapping[str, Seen]) -> Layout:
     for name, one in seen.items():
         if not one.has_values:
             said.append(f"column {name} has no values")
-        elif one.is_huge and not one.is_text:
+        elif one.is_huge and not (one.is_text or one.has_fraction):
             said.append(f"column {name} holds whole numbers past 64 bits; it is kept as text")
         elif one.kind == "float" and one.is_inexact:
             said.append(
@@ -235,7 +245,8 @@ def typed(values: pa.Array, kind: Kind, null: Nulls) -> pa.Array:
     if _is_text(values.type):
         values = pc.utf8_trim_whitespace(values.cast(pa.string()))
         values = _without(values, _missing(null))
-    numbers = values.cast(ARROW[kind], safe=not pa.types.is_decimal(values.type))
+    # A whole number past 2^53 beside fractions is rounded; `settle` has warned of it.
+    numbers = values.cast(ARROW[kind], safe=kind == "int")
     if kind == "float":
         return pc.if_else(pc.is_nan(numbers), pa.scalar(None, numbers.type), numbers)
     return numbers

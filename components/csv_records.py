@@ -21,6 +21,8 @@ import numpy as np
 from trainer.errors import DataFileError
 
 BLOCK_BYTES = 4 << 20
+HEADER_BYTES = 1 << 20
+"""Read at a time until the header has ended."""
 MAX_RECORD_BYTES = 64 << 20
 """A longer record is refused: it is a quote that nothing closes, and memory is bounded."""
 BOM = b"\xef\xbb\xbf"
@@ -78,13 +80,13 @@ def _check_names(where: str, names: list[str]) -> None:
             where=where,
             right="put a line with the columns' names first",
         )
+    numbers: dict[str, int] = {}
     for number, name in enumerate(names, start=1):
         if not name.strip():
             raise DataFileError(
                 f"column {number} has no name", where=where, right="name every column"
             )
-        if names.index(name) != number - 1:
-            first = names.index(name) + 1
+        if (first := numbers.setdefault(name, number)) != number:
             raise DataFileError(
                 f"column name '{name}' occurs twice (columns {first} and {number})",
                 where=where,
@@ -128,20 +130,22 @@ def _header_bytes(path: Path, file: BinaryIO) -> int:
     Raises:
         DataFileError: when the header does not end.
     """
-    data = file.read(1 << 20)
-    begin = len(BOM) if data.startswith(BOM) else 0
-    at = begin
-    is_last = len(data) < 1 << 20
-    found = record_ends(data[begin:], is_last=is_last)
-    for end in found.ends + begin:
-        # Blank lines before the header are not it.
-        if data[at:end].strip():
-            file.seek(int(end))
-            return int(end)
-        at = int(end)
-    if wrong := _wrong(found, data[begin:], is_last=True):
-        refused = _misquoted(path, begin + wrong[0], wrong[1])
-        raise refused
+    data, is_last = b"", False
+    while not is_last:
+        more = file.read(HEADER_BYTES)
+        data, is_last = data + more, len(more) < HEADER_BYTES
+        begin = len(BOM) if data.startswith(BOM) else 0
+        found = record_ends(data[begin:], is_last=is_last)
+        at = begin
+        for end in (found.ends + begin).tolist():
+            # Blank lines before the header are not it.
+            if data[at:end].strip():
+                file.seek(end)
+                return end
+            at = end
+        if wrong := _wrong(found, data[begin:], is_last=is_last):
+            refused = _misquoted(path, begin + wrong[0], wrong[1])
+            raise refused
     file.seek(len(data))
     return len(data)
 

@@ -80,31 +80,70 @@ def ranges(path: Path) -> list[Range]:
     return found
 
 
-def see(path: Path, part: Range) -> tuple[int, dict[str, Seen]]:
-    """Return the rows of a row group and what its values show, by column."""
+def see(path: Path, part: Range, null: Nulls) -> tuple[int, dict[str, Seen]]:
+    """Return the rows of a row group and what its values show, by column.
+
+    Raises:
+        DataFileError: naming column and row of a text that is not UTF-8.
+    """
     rows, seen = 0, {name: Seen() for name in header(path)}
     for batch in _batches(path, part):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            seen[name].merge(_see_column(column))
+            try:
+                # Arrow reads texts from Parquet without looking at their bytes.
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                not_text = _not_utf8(path, name, column, part[1] + rows)
+                raise not_text from error
+            seen[name].merge(_see_column(column, null))
         rows += batch.num_rows
     return rows, seen
 
 
-def _see_column(column: pa.Array) -> Seen:
-    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    values = column.flatten() if is_list else column
-    kind = _item(values.type)
-    if pa.types.is_decimal(kind):
+def _see_column(column: pa.Array, null: Nulls) -> Seen:
+    is_list = _is_list(column.type)
+    values = _decoded(column.flatten() if is_list else column)
+    if pa.types.is_decimal(values.type):
         seen = see_numbers(values.cast(pa.float64(), safe=False))
-    elif pa.types.is_boolean(kind):
+    elif pa.types.is_boolean(values.type):
         seen = see_numbers(values.cast(pa.int8()))
-    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        seen = see_numbers(values.cast(kind))
+    elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+        seen = see_numbers(values)
     else:
-        there = len(values) - values.null_count > 0
-        seen = Seen(has_values=there, is_text=there)
+        there = values.drop_null()
+        if pa.types.is_string(there.type) or pa.types.is_large_string(there.type):
+            texts = there.dictionary_encode().dictionary
+            missing = pc.is_in(texts, value_set=pa.array(null.number, texts.type))
+            there = texts.filter(pc.invert(missing))
+        seen = Seen(has_values=len(there) > 0, is_text=len(there) > 0)
     seen.is_list = is_list
     return seen
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _not_utf8(path: Path, name: str, column: pa.Array, first: int) -> DataFileError:
+    """Return the error that names the first row whose text is not UTF-8."""
+    row = next((at for at in range(len(column)) if not _is_text(column[at : at + 1])), 0)
+    return DataFileError(
+        f"column {name} holds text that is not UTF-8",
+        where=f"{path}:row {first + row + 1}",
+        right="write the column's texts as UTF-8",
+    )
+
+
+def _is_text(one: pa.Array) -> bool:
+    try:
+        one.to_pylist()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def not_finite(path: Path, name: str, null: Nulls) -> DataFileError | None:
@@ -145,16 +184,21 @@ def read(
 
 def _typed_column(column: pa.Array, name: str, layout: Layout, null: Nulls) -> pa.Array:
     kind = layout.kinds[name]
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
-        values = typed(_plain(column.flatten()), kind, null)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), values)
-    return typed(_plain(column), kind, null)
+    if not _is_list(column.type):
+        return typed(_plain(column), kind, null)
+    values = typed(_plain(column.flatten()), kind, null)
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    # A missing value inside a list is left out.
+    there = np.concatenate([[0], np.cumsum(np.asarray(values.is_valid()))])
+    return pa.LargeListArray.from_arrays(
+        pa.array(there[offsets].astype(np.int64)), values.drop_null()
+    )
 
 
 def _plain(values: pa.Array) -> pa.Array:
     """Return what has no number or text of its own as one."""
+    values = _decoded(values)
     if pa.types.is_boolean(values.type):
         return values.cast(pa.int8())
     if pa.types.is_decimal(values.type):
@@ -166,6 +210,8 @@ def _plain(values: pa.Array) -> pa.Array:
 
 def _iso(values: pa.Array) -> pa.Array:
     """Return dates, times and timestamps as ISO 8601 text, with a T between date and time."""
+    if pa.types.is_timestamp(values.type) and values.type.tz:
+        values = values.cast(pa.timestamp(values.type.unit, "UTC"))
     texts = values.cast(pa.string())
     return pc.replace_substring(texts, " ", "T") if pa.types.is_timestamp(values.type) else texts
 

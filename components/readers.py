@@ -55,6 +55,13 @@ def resolve(spec: str | Sequence[str], base: Path) -> Found:
     """
     files: list[Path] = []
     skipped: list[str] = []
+    if not spec:
+        raise DataFileError(
+            "it names no file",
+            where="data.files",
+            holds=repr(spec),
+            right="a path, a glob, or a list of them",
+        )
     for one in [spec] if isinstance(spec, str) else spec:
         found = _resolve_one(one, base)
         files.extend(path for path in found.files if path not in files)
@@ -291,7 +298,7 @@ def _see(
     path: Path, place: tuple[int, int], names: list[str], null: Nulls
 ) -> tuple[int, dict[str, Seen]]:
     if not _is_csv(path):
-        return parquet_files.see(path, place)
+        return parquet_files.see(path, place, null)
     with _explained(path, names):
         return csv_files.see(path, place, names, null)
 
@@ -344,6 +351,6 @@ def head(files: Sequence[str | Path], null_values: Iterable[str]) -> dict[str, A
 
 def _see_head(path: Path, names: list[str], null: Nulls) -> dict[str, Seen]:
     if not _is_csv(path):
-        return next((parquet_files.see(path, place)[1] for place in _ranges(path)), {})
+        return next((parquet_files.see(path, place, null)[1] for place in _ranges(path)), {})
     with _explained(path, names):
         return csv_files.see_head(path, names, null)

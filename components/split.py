@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components.column_types import Layout
+from components.value_counts import ValueCounts
 from trainer.errors import DataFileError, SettingError
 
 SPLITS = ("train", "eval")
@@ -56,6 +57,11 @@ def by_settings(
             holds=f'"{column}"',
             right=f"the columns are {', '.join(list(layout.kinds)[:20])}",
         )
+    if column in layout.lists and split["by"] != "hash":
+        raise SettingError(
+            "the column holds lists", where="data.split.column", holds=f'"{column}"',
+            right="a column with one value in each row",
+        )  # fmt: skip
     if split["by"] == "time":
         return by_time(column, split["eval"], batches())
     if split["by"] == "column":
@@ -128,7 +134,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsEval:
-    """Hold back the newest rows: about `share` of them, those of one time never divided.
+    """Hold back the newest `share` of the rows, and those as old as the oldest of them.
 
     Args:
         column: numbers, or texts that begin with an ISO 8601 date.
@@ -136,14 +142,13 @@ def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsE
         batches: all rows.
 
     Raises:
-        SettingError: when a row has no time, or its text is no date.
+        SettingError: when a row has no time, its text is no date, or all have the same time.
     """
-    times = pa.chunked_array([
-        batch.column(batch.schema.get_field_index(column)) for batch in batches
-    ]).combine_chunks()
-    if isinstance(times, pa.ChunkedArray):
-        times = times.chunk(0)
-    missing = times.null_count
+    counts, missing = ValueCounts(), 0
+    for batch in batches:
+        own = batch.column(batch.schema.get_field_index(column))
+        counts.add(own)
+        missing += own.null_count
     if missing:
         raise SettingError(
             f"{missing} rows have no time in column {column}",
@@ -151,6 +156,8 @@ def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsE
             holds=f'"{column}"',
             right="split by hash, or by a column that every row fills",
         )
+    table = counts.table().sort_by("value")
+    times = table["value"]
     if pa.types.is_string(times.type):
         wrong = times.filter(pc.invert(pc.match_substring_regex(times, _ISO)))
         if len(wrong):
@@ -160,8 +167,17 @@ def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsE
                 holds=f'"{wrong[0].as_py()}"',
                 right="write times as 2013-01-31T05:00:00Z, or as numbers",
             )
-    order = pc.sort_indices(times)
-    cut = times[order[min(round(len(times) * (1 - share)), len(times) - 1)].as_py()]
+    if len(times) < 2:
+        raise SettingError(
+            f"all rows have the same time in column {column}",
+            where="data.split.column",
+            holds=f'"{column}"',
+            right="split by hash, or by a column whose times differ",
+        )
+    until = np.cumsum(np.asarray(table["count"]))
+    first = min(round(int(until[-1]) * (1 - share)), int(until[-1]) - 1)
+    # The oldest time is always for training.
+    cut = times[max(int(np.searchsorted(until, first, side="right")), 1)].as_py()
 
     def is_eval(batch: pa.RecordBatch) -> np.ndarray:
         return np.asarray(pc.greater_equal(batch.column(batch.schema.get_field_index(column)), cut))

@@ -108,3 +108,13 @@ def test_lines_count_the_header_blank_lines_and_quoted_breaks(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('\na,b\n1,"x\ny\nz"\n\n2,w\n3,v')
     assert readers.places(path, [2, 0, 1]) == [f"{path}:3", f"{path}:7", f"{path}:8"]
+
+
+def test_a_header_of_any_length_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_records, "HEADER_BYTES", 16)
+    names = [f"column {number}" for number in range(100)]
+    path = tmp_path / "a.csv"
+    path.write_text('\n"' + '","'.join(names) + '"\n' + ",".join(["1"] * 100) + "\n")
+    assert csv_records.header(path) == names
+    ((_, data),) = csv_records.blocks(path)
+    assert data == b",".join([b"1"] * 100) + b"\n"

@@ -152,3 +152,25 @@ def test_a_split_column_that_is_not_there_is_refused_by_name():
     layout = readers.Layout(kinds={"a": "int"})
     with pytest.raises(SettingError, match="no such column"):
         split.by_settings({"by": "column", "column": "b", "eval": 0.2}, layout, list)
+
+
+@pytest.mark.parametrize(
+    ("times", "share", "held"),
+    [([1] * 9 + [2], 0.2, 1), ([1, 1, 2, 3], 0.99, 2), ([3, 1, 2], 0.6, 2)],
+)
+def test_by_time_the_oldest_time_is_for_training_whatever_the_share(times, share, held):
+    batch = pa.RecordBatch.from_pydict({"t": times})
+    assert split.by_time("t", share, [batch])(batch).sum() == held
+
+
+def test_rows_of_one_time_alone_cannot_be_split_by_it():
+    batch = pa.RecordBatch.from_pydict({"t": [5] * 10})
+    with pytest.raises(SettingError, match="all rows have the same time"):
+        split.by_time("t", 0.2, [batch])
+
+
+@pytest.mark.parametrize("by", ["time", "column"])
+def test_a_column_of_lists_is_no_time_and_names_no_split(by):
+    layout = readers.Layout(kinds={"a": "int"}, lists=frozenset(["a"]))
+    with pytest.raises(SettingError, match="holds lists"):
+        split.by_settings({"by": by, "column": "a", "eval": 0.2}, layout, list)
