@@ -78,7 +78,10 @@ class PartialStatistics:
             self._counts.setdefault(name, ValueCounts(counts.limit)).merge(counts)
 
     def statistics(self) -> statistics_pb2.DatasetFeatureStatistics:
-        """Return TFDV's statistics of all rows that were added, features by name."""
+        """Return TFDV's statistics of all rows that were added, features by name.
+
+        Nothing can be added or merged afterwards: TFDV's sketches are then closed.
+        """
         basic = self._generator.extract_output(self._generator.compact(self._basic))
         features = sorted(basic.features, key=lambda feature: feature.path.step[0])
         result = statistics_pb2.DatasetFeatureStatistics()

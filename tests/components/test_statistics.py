@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from components import statistics
+from components import example_gen, readers, split, statistics
 from pipeline.examples import flights, penguins
 from trainer.errors import DataFileError
 
@@ -135,10 +137,10 @@ def test_statistics_of_the_penguins_are_those_of_generate_statistics(
     penguins_examples, tmp_path
 ) -> None:
     examples, splits = penguins_examples
-    for split in ("train", "eval"):
-        ours = of(examples, split)
-        assert ours.num_examples == len(splits[split]["species"])
-        assert_equal_statistics(features_of(ours), by_beam(examples, split, tmp_path / split))
+    for name in ("train", "eval"):
+        ours = of(examples, name)
+        assert ours.num_examples == len(splits[name]["species"])
+        assert_equal_statistics(features_of(ours), by_beam(examples, name, tmp_path / name))
 
 
 def test_both_ways_of_reading_examples_give_the_same_columns(
@@ -147,8 +149,8 @@ def test_both_ways_of_reading_examples_give_the_same_columns(
     examples, splits = penguins_examples
     untold = write_examples(tmp_path / "untold", splits, shards=3, told=False)
     assert statistics.column_kinds(untold) == {}
-    for split in splits:
-        ways = (statistics.read_examples(place, split) for place in (examples, untold))
+    for part in splits:
+        ways = (statistics.read_examples(place, part) for place in (examples, untold))
         for one, other in zip(*ways, strict=True):
             assert one.schema.names == sorted(other.schema.names)
             for name in one.schema.names:
@@ -198,19 +200,51 @@ def test_a_damaged_shard_is_named(tmp_path, write_examples) -> None:
         of(examples, "train")
 
 
-@pytest.mark.slow
-def test_statistics_of_the_flights_are_exact(tmp_path, write_examples) -> None:
-    columns = columns_of(list(flights.rows()))
-    part = in_splits(columns, 0.9)["eval"]
-    examples = write_examples(tmp_path / "e", {"whole": columns, "part": part}, shards=4)
-    # Beam takes a minute for the whole; a tenth has more distinct values than TFDV's sketch too.
-    ours = features_of(of(examples, "part"))
-    assert ours["tailnum"].string_stats.unique > 1024
-    assert_equal_statistics(ours, by_beam(examples, "part", tmp_path / "beam"))
+@pytest.fixture(scope="module")
+def flights_examples(tmp_path_factory) -> str:
+    """All flight records, as ExampleGen writes them; a tenth is held back."""
+    folder = tmp_path_factory.mktemp("flights")
+    with open(folder / "flights.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(flights.rows())
+    source = readers.inspect([str(folder / "flights.csv")], ["", "NA"])
+    for name in split.SPLITS:
+        (folder / "examples" / f"Split-{name}").mkdir(parents=True)
+    is_eval = split.by_hash(source.layout.kinds, 0.1)
+    example_gen.write(example_gen.Shards(source, is_eval, folder / "examples"), None)
+    told = {"types": source.layout.kinds, "rows_read": sum(source.rows.values())}
+    (folder / "examples" / "rows.json").write_text(json.dumps(told))
+    return str(folder / "examples")
 
-    tailnum = features_of(of(examples, "whole"))["tailnum"].string_stats
-    counted = Counter(value for value in columns["tailnum"] if value is not None)
-    assert tailnum.unique == len(counted)
-    assert [top.frequency for top in tailnum.top_values] == sorted(counted.values())[:-21:-1]
-    assert all(counted[top.value] == top.frequency for top in tailnum.top_values)
-    assert all(counted[one.label] == one.sample_count for one in tailnum.rank_histogram.buckets)
+
+@pytest.mark.slow
+def test_statistics_of_the_flights_are_exact(flights_examples, tmp_path) -> None:
+    # Beam takes a minute for the whole; a tenth has more distinct values than TFDV's sketch too.
+    ours = features_of(of(flights_examples, "eval"))
+    assert ours["tailnum"].string_stats.unique > 1024
+    assert_equal_statistics(ours, by_beam(flights_examples, "eval", tmp_path / "beam"))
+
+    parts = statistics.compute(flights_examples, ["train", "eval"])
+    parts["train"].merge(parts["eval"])
+    whole = features_of(parts["train"].statistics())
+    columns = columns_of(list(flights.rows()))
+    for name in ("carrier", "dest", "origin", "tailnum", "time_hour"):
+        assert_exact_counts(whole[name].string_stats, columns[name])
+    for name in ("air_time", "dep_time", "distance", "late"):
+        assert_exact_numbers(whole[name].num_stats, columns[name])
+
+
+def assert_exact_counts(stats, values: list) -> None:
+    counted = Counter(value for value in values if value is not None)
+    assert stats.common_stats.num_missing == values.count(None)
+    assert stats.unique == len(counted)
+    assert [top.frequency for top in stats.top_values] == sorted(counted.values())[:-21:-1]
+    assert all(counted[top.value] == top.frequency for top in stats.top_values)
+    assert all(counted[one.label] == one.sample_count for one in stats.rank_histogram.buckets)
+
+
+def assert_exact_numbers(stats, values: list) -> None:
+    there = np.array([value for value in values if value is not None], np.float64)
+    assert stats.common_stats.num_missing == len(values) - len(there)
+    assert (stats.min, stats.max, stats.num_zeros) == (there.min(), there.max(), (there == 0).sum())
+    assert stats.mean == pytest.approx(there.mean(), rel=1e-12)
+    assert stats.std_dev == pytest.approx(there.std(), rel=1e-9)
