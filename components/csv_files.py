@@ -52,9 +52,13 @@ def see_head(path: Path, names: list[str], null: Nulls) -> dict[str, Seen]:
 
     Raises:
         Unparsed: when they do not hold records alone.
+        DataFileError: there is no record.
     """
     first = itertools.islice(csv_records.blocks(path), 1)
-    return _see((data for _, data in first), names, null)[1]
+    rows, seen = _see((data for _, data in first), names, null)
+    if not rows:
+        raise DataFileError("a header and no rows", where=str(path), right="rows")
+    return seen
 
 
 def _see(blocks: Iterable[Any], names: list[str], null: Nulls) -> tuple[int, dict[str, Seen]]:

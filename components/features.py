@@ -104,7 +104,10 @@ class SplitWriter:
         if lists is None or lists.null_count == rows:
             return codes
         known = self._distinct[name]
-        encoded = lists.flatten().dictionary_encode()
+        values = lists.flatten()
+        # A frozen schema may call text what this file has as numbers; the gate has said so.
+        values = values.cast(pa.string()) if _is_number(values.type) else values
+        encoded = values.dictionary_encode()
         of_batch = [known.setdefault(value, len(known)) for value in encoded.dictionary.to_pylist()]
         codes[_present(lists)] = np.asarray(of_batch, np.int32)[encoded.indices.to_numpy()]
         return codes
@@ -134,12 +137,26 @@ def _numbers(lists: pa.Array | None, rows: int) -> tuple[np.ndarray, np.ndarray]
     if lists is None or lists.null_count == rows:
         return np.zeros(rows), np.zeros(rows, np.bool_)
     present = _present(lists)
-    flat = lists.flatten().to_numpy(zero_copy_only=False)
+    values = lists.flatten()
+    # A frozen schema may call a number what this file has as text; the gate has said so.
+    flat = np.asarray(values if _is_number(values.type) else [_parsed(one) for one in values])
     values = np.zeros(rows, flat.dtype)
     values[present] = flat
     nan = np.isnan(values) if values.dtype.kind == "f" else np.zeros(rows, np.bool_)
     values[nan] = 0
     return values, present & ~nan
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _parsed(value: pa.Scalar) -> float:
+    """Return a text as a number, NaN (missing) where it is none."""
+    try:
+        return float(value.as_py())
+    except ValueError:
+        return float("nan")
 
 
 def _text(value: bytes | str) -> str:
@@ -197,7 +214,8 @@ def category_feature(
     """
     least = 2 if rows >= 1000 else 1
     vocabulary = tuple(value for value, count in top_values.items() if count >= least)
-    return CategoryFeature(name, vocabulary) if vocabulary else None
+    is_constant = len(top_values) == 1 and sum(top_values.values()) >= rows
+    return CategoryFeature(name, vocabulary) if vocabulary and not is_constant else None
 
 
 def label_feature(name: str, kind: Kind, values: np.ndarray, *, task: str) -> LabelFeature:

@@ -228,6 +228,8 @@ class Record:
 
     def _take_artifacts(self, event: Mapping[str, Any]) -> None:
         self.files.update(event.get("paths", {}))
+        for name, value in event.get("tags", {}).items():
+            self.add_tag(name, value)
 
     def _take_error(self, event: Mapping[str, Any]) -> None:
         self.error = dict(event)

@@ -152,9 +152,12 @@ def write_columns(
         SettingError: when no column is left to learn from, or the task does not fit the label.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    chosen = choose_columns(Path(schema) / "schema.pbtxt", settings["ignore"])
-    top_values, rows = _read_statistics(Path(statistics), "train")
-    _, eval_rows = _read_statistics(Path(statistics), "eval")
+    train = _read_statistics(Path(statistics), "train")
+    chosen = choose_columns(
+        Path(schema) / "schema.pbtxt", settings["ignore"], several=_hold_several(train)
+    )
+    top_values, rows = _top_values(train), int(train.num_examples)
+    eval_rows = int(_read_statistics(Path(statistics), "eval").num_examples)
     label_name = settings["label"]
     _write_split(folder / "train", examples, "train", columns=chosen, rows=rows, label=label_name)
     values, _ = features.read_values(folder / "train", label_name)
@@ -207,7 +210,7 @@ def _write_split(
     writer.close()
 
 
-def choose_columns(schema: Path, ignore: list[str]) -> list[Column]:
+def choose_columns(schema: Path, ignore: list[str], *, several: frozenset[str]) -> list[Column]:
     """Return the schema's columns that are not ignored, the label among them, by name.
 
     A column that holds several values in a row is left out, and said so.
@@ -221,7 +224,7 @@ def choose_columns(schema: Path, ignore: list[str]) -> list[Column]:
         kind = KINDS.get(schema_pb2.FeatureType.Name(feature.type))
         if feature.name in ignore or kind is None:
             continue
-        if feature.value_count.max > 1:
+        if feature.name in several:
             _warn(
                 f"column {feature.name} holds several values in a row; the model does not read it"
             )
@@ -234,22 +237,38 @@ def _warn(message: str) -> None:
     journal.append(os.environ.get("HEADRACE_EVENTS", ""), "warning", id="Trainer", message=message)
 
 
-def _read_statistics(folder: Path, split: str) -> tuple[dict[str, dict[str, float]], int]:
-    """Return TFDV's top values by column, most frequent first, and the number of examples."""
+def _read_statistics(folder: Path, split: str) -> Any:
+    """Return TFDV's statistics of one split (DatasetFeatureStatistics)."""
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
     parsed = statistics_pb2.DatasetFeatureStatisticsList()
     parsed.ParseFromString((folder / f"Split-{split}" / "FeatureStats.pb").read_bytes())
-    dataset = parsed.datasets[0]
-    top_values = {
-        (feature.name or ".".join(feature.path.step)): {
+    return parsed.datasets[0]
+
+
+def _name(feature: Any) -> str:
+    return feature.name or ".".join(feature.path.step)
+
+
+def _hold_several(statistics: Any) -> frozenset[str]:
+    """Return the columns that hold more than one value in some row."""
+    return frozenset(
+        _name(feature)
+        for feature in statistics.features
+        if getattr(feature, feature.WhichOneof("stats")).common_stats.max_num_values > 1
+    )
+
+
+def _top_values(statistics: Any) -> dict[str, dict[str, float]]:
+    """Return TFDV's top values by text column, most frequent first."""
+    return {
+        _name(feature): {
             bucket.label: bucket.sample_count
             for bucket in feature.string_stats.rank_histogram.buckets
         }
-        for feature in dataset.features
+        for feature in statistics.features
         if feature.HasField("string_stats")
     }
-    return top_values, int(dataset.num_examples)
 
 
 def _write_label(folder: Path, label: LabelFeature) -> None:

@@ -62,8 +62,10 @@ def _local_path(value: str) -> str:
         raise ValueError(
             "must be a path of this machine; s3:// and gs:// are not available in this version"
         )
-    if not value or "\0" in value:
-        raise ValueError("must be a path")
+    if not value or set("\0%?") & set(value):
+        raise ValueError(
+            "must be a path, without % and ?, which mean something in a sqlite address"
+        )
     return value
 
 

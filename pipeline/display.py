@@ -175,7 +175,7 @@ class LiveScreen(SilentScreen):
         from rich.live import Live
 
         self._live = Live(
-            console=Console(), get_renderable=self.render, refresh_per_second=5, transient=False
+            console=Console(), get_renderable=self.render, refresh_per_second=2, transient=False
         )
         self._live.start()
         return self

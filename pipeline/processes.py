@@ -98,7 +98,8 @@ def watch(one: Run) -> int:
     nodes = one.children["nodes"]
     while nodes.poll() is None:
         for event in one.follow():
-            if event["event"] == "node" and event["id"] == "Trainer":
+            # Not earlier: its imports would hold up those of the nodes.
+            if event["event"] == "node" and event["state"] in {"done", "cached"}:
                 start_tracking(one)
         time.sleep(POLL_SECONDS)
     one.follow()
@@ -152,7 +153,8 @@ def stop_children(one: Run) -> None:
 
 def start_tracking(one: Run) -> None:
     """Start the tracking process, once."""
-    if "tracking" in one.children:
+    tracked = ("Trainer", "Evaluator")
+    if "tracking" in one.children or all(one.decisions[name].cached for name in tracked):
         return
     spec = one.folder / "tracking.json"
     write_whole(spec, json.dumps(_tracking_spec(one), indent=1))
@@ -188,6 +190,7 @@ def _tracking_spec(one: Run) -> dict[str, Any]:
         "tags": {**provenance.collect_tags(config.base), **digests},
         "config_text": "".join(f"{name} = {json.dumps(value)}\n" for name, value in flat.items()),
         "fingerprint": key,
+        "parent_pid": os.getpid(),
         "resume": (config.folder / "checkpoints" / key).is_dir(),
         "artifacts": {
             "report.html": str(config.folder / "report.html"),

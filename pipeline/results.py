@@ -53,6 +53,16 @@ def gather(outputs: RunOutputs, events: Iterable[Event]) -> dict[str, Any]:
     return result
 
 
+def data_facts(outputs: RunOutputs) -> Event:
+    """Return what ExampleGen told of the files, as it stands beside its examples."""
+    return _json(outputs, "ExampleGen", "examples", "rows.json")
+
+
+def task(outputs: RunOutputs) -> str | None:
+    """Return the task that was trained for; None when nothing was."""
+    return _json(outputs, "Trainer", "model_run", "features.json").get("label", {}).get("task")
+
+
 def split_statistics(outputs: RunOutputs) -> dict[str, Path]:
     """Return the statistics file of each split of a run; empty when there are none."""
     statistics = outputs.get("StatisticsGen", {}).get("statistics")

@@ -45,7 +45,8 @@ def run(
         InputError: when nothing could be started.
     """
     started = time.monotonic()
-    files = [str(path) for path in readers.resolve_files(config.data.files, config.base)]
+    found = readers.resolve(config.data.files, config.base)
+    files = [str(path) for path in found.files]
     _make_folder(config.folder)
     with _alone(config.folder, on_event):
         records = cache.Records(config.folder / "metadata.sqlite")
@@ -53,9 +54,26 @@ def run(
         earlier = _earlier_result(config, records, decisions)
         if earlier is not None:
             return _nothing_to_do(earlier, decisions, seconds=time.monotonic() - started)
+        if not decisions["ExampleGen"].cached:
+            _refuse_early(config)
         number, folder = _new_run(config.folder / "logs")
         one = Run(number, folder, config, decisions, on_event)
+        for skipped in found.skipped:
+            one.tell("warning", id="ExampleGen", message=f"not read: {skipped}")
         return _run_processes(one, files, started=started)
+
+
+def _refuse_early(config: PipelineConfig) -> None:
+    """Say at once what `check` sees, before half a minute of imports leads to the same message.
+
+    Raises:
+        InputError: the first error that it finds.
+    """
+    from pipeline import preflight
+
+    for finding in preflight.check(config):
+        if finding.severity == "error":
+            raise InputError(finding.message, where=finding.where)
 
 
 def _make_folder(folder: Path) -> None:
@@ -197,13 +215,32 @@ def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
     }
     result["report"] = _write_report(one, outputs, result, started=started)
     _write_memory_plan(one)
-    if code and not one.decisions["Trainer"].cached:
+    _tell_artifacts(one, outputs)
+    if code:
         processes.start_tracking(one)
     one.tell("run_ended", status=status, exit_code=code, seconds=time.monotonic() - started)
     result["mlflow"] = _tracked(one, records)
     result["seconds"] = round(time.monotonic() - started, 2)
     processes.write_whole(one.folder / "result.json", json.dumps(result, indent=1))
     return {**result, "exit_code": 130 if code == 143 and one.stopped == signal.SIGINT else code}
+
+
+def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
+    """Tell the tracking which files of this run a later `runs diff` compares."""
+    if not any(event["event"] == "data" for event in one.told):
+        data = results.data_facts(outputs)
+        if data:
+            one.tell("data", **data)
+    paths = {f"statistics/{name}.pb": str(path)
+             for name, path in results.split_statistics(outputs).items()}  # fmt: skip
+    tags = {}
+    schema = outputs.get("SchemaGen", {}).get("schema")
+    if schema is not None:
+        paths["schema.pbtxt"] = str(Path(schema.uri) / "schema.pbtxt")
+        tags["digest.schema"] = fingerprint.file_digest(paths["schema.pbtxt"])
+    if task := results.task(outputs):
+        tags["headrace.task"] = task
+    one.tell("artifacts", paths=paths, tags=tags)
 
 
 def _write_memory_plan(one: Run) -> None:
@@ -293,7 +330,10 @@ def _tracked(one: Run, records: cache.Records) -> dict[str, Any] | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(TRACKING_SECONDS)
         one.follow()
-        told = [event for event in one.told if event["event"] == "tracking" and event.get("run_id")]
+        tracking = [event for event in one.told if event["event"] == "tracking"]
+        if tracking and not tracking[-1]["stored"]:
+            one.tell("warning", id="tracking", message=tracking[-1]["message"])
+        told = [event for event in tracking if event.get("run_id")]
         if told:
             return {name: told[-1].get(name) for name in ("tracking_uri", "experiment", "run_id")}
         return None
