@@ -25,9 +25,9 @@ layers = 1
 width = 8
 heads = 2
 [training]
-epochs = 1
-global_batch = 256
-learning_rate = 3e-3
+epochs = 3
+global_batch = 128
+learning_rate = 1e-2
 [checkpoint]
 every_steps = 5
 {more}

@@ -21,7 +21,7 @@ class Project:
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory) -> Project:
-    """6,000 flights, run three times: fresh, unchanged, and with twice the epochs."""
+    """6,000 flights, run three times: fresh, unchanged, and with one epoch more."""
     folder = tmp_path_factory.mktemp("project")
     write_rows(folder / "flights.csv", flight_rows(6000))
     write_config(folder)
@@ -29,5 +29,5 @@ def project(tmp_path_factory) -> Project:
         folder,
         first=headrace("run", "--json", cwd=folder),
         again=headrace("run", "--json", cwd=folder),
-        changed=headrace("run", "--json", "--set", "training.epochs=2", cwd=folder),
+        changed=headrace("run", "--json", "--set", "training.epochs=4", cwd=folder),
     )
