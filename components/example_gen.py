@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,17 @@ def ExampleGen(
         fingerprint: JSON text of what a cached result depends on.
         beam_pipeline: runs the parts.
     """
-    told = json.loads(settings)
+    generate(examples, json.loads(settings), beam_pipeline)
+
+
+def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | None) -> None:
+    """Read, split and write what the settings name, and describe it.
+
+    Args:
+        examples: the artifact to fill.
+        told: files, label, null_values and split.
+        pipeline: runs the parts; without one they run in this thread's pool.
+    """
     source = readers.inspect(told["files"], told["null_values"])
     _warn(source.layout.warnings)
     is_eval = split.by_settings(
@@ -68,7 +78,7 @@ def ExampleGen(
     for name in split.SPLITS:
         (folder / f"Split-{name}").mkdir(parents=True, exist_ok=True)
     shards = Shards(source, is_eval, folder)
-    write(shards, beam_pipeline)
+    write(shards, pipeline)
     _describe(examples, shards)
 
 
