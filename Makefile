@@ -41,17 +41,17 @@ run: environment
 	$(IN) headrace run flights/pipeline.toml
 
 test: environment
-	$(IN) pytest
+	$(IN) pytest -n 2 --dist loadgroup
 
 test-fast: environment
-	$(IN) pytest -m "not slow"
+	$(IN) pytest -n 2 --dist loadgroup -m "not slow"
 
 check: environment
 	$(IN) ruff format --check .
 	$(IN) ruff check .
 	$(IN) lint-imports
 	$(IN) pyright
-	$(IN) pytest -m "not slow"
+	$(IN) pytest -n 2 --dist loadgroup -m "not slow"
 
 bench: environment
 	for script in bench/*.py; do \

@@ -19,6 +19,14 @@ from pipeline.examples import flights, penguins
 PREFIXES = ("TF_CONFIG", "MLFLOW_", "AWS_", "HEADRACE_")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file, and those of the project's runs, in one process of two."""
+    for item in items:
+        file = item.nodeid.split("::")[0]
+        group = "project" if "project" in getattr(item, "fixturenames", ()) else file
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take away what would reach a cluster, a server or another run."""
