@@ -23,7 +23,7 @@ import tensorflow as tf
 from trainer import checkpoint, devices, evaluation, journal, losses, planner, precision
 from trainer import strategy as replicated
 from trainer.accumulation import accumulation_steps
-from trainer.batches import Batches, Columns, ahead
+from trainer.batches import AHEAD, Batches, Columns, ahead
 from trainer.errors import CheckpointError, SettingError
 from trainer.memory import Prediction, predict_peak
 from trainer.models import tabular
@@ -154,7 +154,9 @@ class Run:
             settings=self.settings, micro_batch=micro_batch, strategy=self.strategy,
         )  # fmt: skip
         example = replicated.share(self.strategy, self.batches.at(0))
-        prediction = predict_peak(update, (example, tf.constant(0, tf.int32)), state=state.sizes())
+        prediction = predict_peak(
+            update, (example, tf.constant(0, tf.int32)), state=state.sizes(), copies=AHEAD + 2
+        )
         return Candidate(state, update, prediction)
 
     def use(self, plan: planner.Plan, candidate: Candidate) -> None:

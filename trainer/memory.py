@@ -24,6 +24,8 @@ from trainer.arena import ROUNDING, Arena, Chunk
 
 ROUNDS = 3
 """Steps imitated: free chunks fall into their places over the first ones."""
+MARGIN = 0.05
+"""Share of what a step takes by which the peak moves from run to run, with what runs at once."""
 ITERATIONS = 2
 """Of a loop: the second one meets what the first one left."""
 
@@ -71,8 +73,8 @@ class Prediction:
 
     Attributes:
         terms: ``weights`` and ``optimizer`` (there all the time), ``inputs`` (batches in use and
-            ready), and at the moment of the peak ``activations`` (of the forward pass) and
-            ``gradients`` (everything of the backward pass, and the sums).
+            ready), at the moment of the peak ``activations`` (of the forward pass) and
+            ``gradients`` (everything of the backward pass, and the sums), and ``margin``.
     """
 
     terms: dict[str, int]
@@ -83,17 +85,26 @@ class Prediction:
         return sum(self.terms.values())
 
 
-def predict_peak(step: Any, arguments: Sequence[Any], *, state: Mapping[str, int]) -> Prediction:
+def predict_peak(
+    step: Any, arguments: Sequence[Any], *, state: Mapping[str, int], copies: int
+) -> Prediction:
     """Return the predicted peak of a training with this step.
 
     Args:
         step: a `tf.function`, which is traced (once: calls with such arguments use the trace).
-        arguments: tensors of static shape.
+        arguments: tensors of static shape, or nests of them.
         state: bytes of what is there all the time, by term.
+        copies: how many batches there are at once, in use and ready.
     """
-    peak = graph_peak(step.get_concrete_function(*arguments).graph)
+    function = step.get_concrete_function(*arguments)
+    peak = graph_peak(function.graph)
+    inputs = (one for one in function.inputs if one.dtype != tf.resource)
     return Prediction({
-        **state, "activations": peak["activations"], "gradients": peak["gradients"],
+        **state,
+        "inputs": copies * sum(tensor_bytes(one.shape, one.dtype) for one in inputs),
+        "activations": peak["activations"],
+        "gradients": peak["gradients"],
+        "margin": round(MARGIN * (peak["activations"] + peak["gradients"])),
     })  # fmt: skip
 
 
@@ -114,6 +125,7 @@ def graph_peak(graph: Any) -> Counter[str]:
         arguments = [_Buffer(None, uses=1) for _ in graph.inputs]
         for buffer in walk.run(graph, arguments):
             walk.drop(buffer)
+        walk.settle()
     return walk.arena.peak
 
 
@@ -137,12 +149,14 @@ class _Walk:
         arena: what is in use.
         constants: memory that stays, by the name of its operation.
         leaving: memory that nobody needs any more, in the order in which it will be free.
+        newest: what the last operation made.
     """
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self.constants: dict[str, _Buffer] = {}
         self.leaving: deque[list[Chunk]] = deque([[]], maxlen=OVERLAP)
+        self.newest: _Buffer | None = None
 
     def run(self, graph: Any, arguments: Sequence[_Buffer]) -> list[_Buffer]:
         """Walk a graph; takes over one use of each argument, gives one of each output."""
@@ -167,9 +181,21 @@ class _Walk:
             self.leaving[-1].append(buffer.chunk)
             buffer.chunk = None
 
-    def _begin(self) -> None:
-        """Begin another operation: what the one `OVERLAP` before it had read is free."""
-        if len(self.leaving) == OVERLAP:
+    def settle(self) -> None:
+        """Free what nobody needs: nothing runs any more."""
+        for chunk in (one for each in self.leaving for one in each):
+            self.arena.give_back(chunk)
+        self.leaving.clear()
+        self.leaving.append([])
+
+    def _begin(self, inputs: list[_Buffer]) -> None:
+        """Begin another operation: what the one `OVERLAP` before it had read is free.
+
+        One that reads what the last one made has waited for it, and so runs alone.
+        """
+        if any(one is self.newest for one in inputs):
+            self.settle()
+        elif len(self.leaving) == OVERLAP:
             for chunk in self.leaving[0]:
                 self.arena.give_back(chunk)
         self.leaving.append([])
@@ -217,12 +243,13 @@ class _Walk:
         if not size:
             return _Buffer(None)
         if size > SMALL:
-            self._begin()
+            self._begin(inputs)
         term = "gradients" if "gradient_tape" in operation.name else "activations"
         taken = self.arena.take(size, term)
         for extra in _workspace(operation):
             self.leaving[-1].append(self.arena.take(extra, term))
-        return _Buffer(taken)
+        self.newest = _Buffer(taken)
+        return self.newest
 
     def _constant(self, operation: Any, size: int) -> _Buffer:
         # Equal ones become a single one; the value of a Const itself is not looked at.

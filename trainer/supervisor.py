@@ -21,8 +21,8 @@ from typing import Any
 from trainer.errors import WorkerLost, from_facts
 from trainer.settings import Job, to_json
 
-JOB, TAKEN, RESULT, LOG, WAITING = (
-    "job.json", "job.taken.json", "result.json", "worker.log", "worker.json",
+JOB, TAKEN, RESULT, LOG, WAITING, EXIT = (
+    "job.json", "job.taken.json", "result.json", "worker.log", "worker.json", "exit.json",
 )  # fmt: skip
 POLL_SECONDS = 0.05
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
@@ -51,7 +51,7 @@ def start(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (WAITING, JOB, TAKEN):
+    for name in (WAITING, JOB, TAKEN, EXIT):
         (folder / name).unlink(missing_ok=True)
     root = str(Path(__file__).resolve().parent.parent)
     environment = {
@@ -186,7 +186,7 @@ class _Worker:
 def _told_code(folder: Path) -> int | None:
     """Return the code that a worker noted before it ended, if it could."""
     try:
-        return int(json.loads((folder / "exit.json").read_text(encoding="utf-8"))["code"])
+        return int(json.loads((folder / EXIT).read_text(encoding="utf-8"))["code"])
     except (OSError, ValueError, KeyError):
         return None
 

@@ -154,7 +154,7 @@ def from_result(result: dict[str, Any]) -> int:
 
 def leave(folder: Path, code: int) -> None:
     """Note the code for who cannot wait for this process, and end without TensorFlow's teardown."""
-    supervisor.write_json(folder / "exit.json", {"code": code})
+    supervisor.write_json(folder / supervisor.EXIT, {"code": code})
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -86,7 +86,7 @@ def make_job(tmp_path: Path) -> MakeJob:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         return Job(
-            model=ModelSettings(layers=2, width=8, heads=2, dropout=dropout),
+            model=ModelSettings(layers=1, width=8, heads=2, dropout=dropout),
             training=TrainingSettings(**{"global_batch": 2, "epochs": 3, **training}),
             checkpoint=CheckpointSettings(every_steps=every_steps, keep=keep),
             features=features,
