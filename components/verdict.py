@@ -117,7 +117,7 @@ class Anomaly:
             "kind": self.kind,
             "split": self.split,
             "severity": self.severity,
-            "message": self.message,
+            "message": f"{self.message}: {_values([self])}" if self.values else self.message,
             "rows": self.rows,
             "where": list(self.where),
             "values": [{"value": value, "rows": rows} for value, rows in self.values],
