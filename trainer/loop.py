@@ -85,7 +85,7 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
         NotFinite: when the loss or the gradients stay NaN or infinite.
         SettingError: when the checkpoints went further than the settings now ask for.
         CheckpointError: when one cannot be written.
-        MemoryExceeded: when nothing fits the memory limit.
+        MemoryExceeded: when nothing fits the memory that is free.
     """
     run = Run(job)
     with run.strategy.scope():
@@ -155,7 +155,11 @@ class Run:
         )  # fmt: skip
         example = replicated.share(self.strategy, self.batches.at(0))
         prediction = predict_peak(
-            update, (example, tf.constant(0, tf.int32)), state=state.sizes(), copies=AHEAD + 2
+            update,
+            (example, tf.constant(0, tf.int32)),
+            state=state.sizes(),
+            copies=AHEAD + 2,
+            replicas=replicated.replicas(self.strategy),
         )
         return Candidate(state, update, prediction)
 

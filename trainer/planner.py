@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trainer.errors import MemoryExceeded
+from trainer.errors import MemoryExceeded, SettingError
 from trainer.memory import Prediction
 from trainer.settings import TrainingSettings, parse_bytes
 
@@ -56,7 +56,9 @@ def plan(
         free_bytes: asked when memory_limit is ``auto``.
 
     Raises:
-        MemoryExceeded: when nothing fits; it names the smallest that would do, and its terms.
+        SettingError: when nothing fits the limit that was set; it names the smallest that would
+            do, and its terms.
+        MemoryExceeded: likewise, when the limit is what the device has free.
     """
     search = _Search(settings, rows, predict, limit_bytes(settings, free_bytes))
     options = (False, True) if settings.recompute == "auto" else (bool(settings.recompute),)
@@ -69,7 +71,7 @@ def plan(
         if best is not None and best.micro_batch >= min(FILLS_CORES, search.sizes[0]):
             return best
     if best is None:
-        failure: MemoryExceeded = _nothing_fits(settings, search.smallest())
+        failure: SettingError | MemoryExceeded = _nothing_fits(settings, search.smallest())
         raise failure
     return best
 
@@ -143,12 +145,14 @@ class _Search:
         return min(self.made.values(), key=lambda one: one.prediction.total_bytes)
 
 
-def _nothing_fits(settings: TrainingSettings, smallest: Plan) -> MemoryExceeded:
+def _nothing_fits(settings: TrainingSettings, smallest: Plan) -> SettingError | MemoryExceeded:
+    """Return the error: of the setting, or of the machine where that decided."""
     terms = ", ".join(
         f"{name} {describe_bytes(size)}" for name, size in smallest.prediction.terms.items()
     )
     needed = describe_bytes(smallest.prediction.total_bytes)
-    return MemoryExceeded(
+    kind = MemoryExceeded if settings.memory_limit == "auto" else SettingError
+    return kind(
         f"nothing fits {describe_bytes(smallest.limit_bytes)}; the smallest needs {needed} "
         f"(micro_batch {smallest.micro_batch}, recompute {str(smallest.recompute).lower()}: "
         f"{terms})",

@@ -93,7 +93,7 @@ class Deep(keras.Model):
     "Somebody's own: eight dense layers over the numbers."
     def __init__(self):
         super().__init__(autocast=False)
-        self.parts = [keras.layers.Dense(256, activation="gelu") for _ in range(8)]
+        self.parts = [keras.layers.Dense(256, activation="tanh") for _ in range(8)]
         self.last = keras.layers.Dense(1)
         x = tf.zeros([1, 2])
         for part in (*self.parts, self.last):
@@ -148,4 +148,4 @@ def test_foreseen_peaks_are_near_the_measured_ones(tmp_path: Any) -> None:
     ]
     ratios = [planned / peak for planned, peak in found]
     # The measured peak itself moves by several per cent with what happens to run at once.
-    assert all(0.85 <= one <= 1.25 for one in ratios), list(zip(CASES, ratios, strict=True))
+    assert all(0.8 <= one <= 1.25 for one in ratios), list(zip(CASES, ratios, strict=True))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import MemoryExceeded
+from trainer.errors import MemoryExceeded, SettingError
 from trainer.memory import Prediction
 from trainer.planner import FILLS_CORES, Plan, describe_bytes, plan
 from trainer.settings import TrainingSettings, parse_bytes
@@ -83,7 +83,7 @@ def test_what_is_set_is_not_changed() -> None:
 
 
 def test_a_limit_that_nothing_fits_says_what_would_do_and_its_terms() -> None:
-    with pytest.raises(MemoryExceeded) as caught:
+    with pytest.raises(SettingError) as caught:
         _plan(2**40, memory_limit="50KB")
     message = str(caught.value)
     assert "training.memory_limit" in message
