@@ -6,6 +6,7 @@ import csv
 import itertools
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ import pytest
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from pipeline.examples import flights, penguins
+
+# A suite that was started in the background would pass "ignore Ctrl-C" on to all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PREFIXES = ("TF_CONFIG", "MLFLOW_", "AWS_", "HEADRACE_")
 
