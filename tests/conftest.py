@@ -23,6 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 PREFIXES = ("TF_CONFIG", "MLFLOW_", "AWS_", "HEADRACE_")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file, and those of the project's runs, in one process of two."""
     for item in items:
