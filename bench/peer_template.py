@@ -55,7 +55,7 @@ def run_fn(fn_args) -> None:
     for width in (16, 8):
         hidden = keras.layers.Dense(width, activation="relu")(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
-    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", [keras.metrics.AUC()])
+    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", metrics=[keras.metrics.AUC()])
     model.fit(train, epochs=2, verbose=0)
     auc = model.evaluate(evaluation, verbose=0)[1]
     model.export(fn_args.serving_model_dir)
