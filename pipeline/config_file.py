@@ -47,6 +47,11 @@ class Source:
         """Return ``file:line: key``, or ``--set key``, or ``file: key`` for a key not written."""
         if any(key[: len(one)] == one for one in self.sets):
             return f"--set {dotted(key)}"
+        if key not in self.lines:
+            # A table that only a longer key of --set has made.
+            for one in sorted(self.sets):
+                if one[: len(key)] == key:
+                    return f"--set {dotted(one)}"
         for length in range(len(key), 0, -1):
             if key[:length] in self.lines:
                 return f"{self.path}:{self.lines[key[:length]]}: {dotted(key)}"

@@ -68,7 +68,7 @@ def _found(config: Config) -> list[TrackedRun]:
         raise InputError(
             f"the pipeline {config.name} has no tracked run yet",
             where=without_credentials(config.tracking_uri),
-            right="run it first: headrace run",
+            right="run it first: headrace run, with this configuration",
         )
     return found
 

@@ -95,7 +95,9 @@ def require_store(file: Path) -> None:
     """
     if not file.exists():
         raise InputError(
-            "no run is tracked yet", where=str(file), right="run the pipeline first: headrace run"
+            "no run is tracked yet",
+            where=str(file),
+            right="run it first: headrace run, with this configuration",
         )
 
 

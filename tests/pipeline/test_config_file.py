@@ -197,3 +197,13 @@ def test_the_nearest_key_is_the_one_that_was_meant(key, meant):
 
 def test_parts_of_a_key_that_need_quotes_get_them():
     assert config_file.dotted(("validation", "rules", "a b", 0)) == 'validation.rules."a b"[0]'
+
+
+def test_a_misspelt_table_of_set_is_told_of_where_it_was_written(tmp_path):
+    from pipeline import config
+    from trainer.errors import SettingError
+
+    path = tmp_path / "pipeline.toml"
+    path.write_text('[data]\nfiles = "a.csv"\nlabel = "y"\n')
+    with pytest.raises(SettingError, match=r"^--set trainig\.epochs: .*nearest key is training"):
+        config.load(path, ["trainig.epochs=3"])

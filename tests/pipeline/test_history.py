@@ -225,9 +225,9 @@ def test_a_run_is_found_by_number_id_and_beginning(four_runs):
 
 
 def test_before_the_first_run_it_is_said_what_to_do(tmp_path):
-    with pytest.raises(InputError, match="run the pipeline first"):
+    with pytest.raises(InputError, match="run it first"):
         history.runs(Config(tmp_path))
-    with pytest.raises(InputError, match="run the pipeline first"):
+    with pytest.raises(InputError, match="run it first"):
         ui.serve(Config(tmp_path), 5000, say=print)
     assert list(tmp_path.iterdir()) == []
 
