@@ -182,7 +182,9 @@ def test_text_in_three_rows_of_a_number_column_is_found_with_its_places(tmp_path
         ("train", 2, ["later.csv:6", "later.csv:17"]),
         ("eval", 1, ["later.csv:24"]),
     ]
-    assert found[0]["message"].startswith("column x does not hold a whole number as the schema says")
+    assert found[0]["message"].startswith(
+        "column x does not hold a whole number as the schema says"
+    )
     assert found[0]["values"] == [{"value": '"n/a"', "rows": 1}, {"value": '"far"', "rows": 1}]
 
 
@@ -301,7 +303,9 @@ def test_a_letter_among_postal_codes_is_found_alone(tmp_path) -> None:
     text = "\n".join(["zip,label,split", *rows, "K1A,0,eval"]) + "\n"
     (only,) = case(tmp_path, {"data.csv": text}).inspect()
     assert (only["kind"], only["rows"], only["where"]) == ("WRONG_TYPE", 1, ["data.csv:222"])
-    assert only["message"].startswith("column zip does not hold whole numbers in text as the schema says")
+    assert only["message"].startswith(
+        "column zip does not hold whole numbers in text as the schema says"
+    )
 
 
 def test_new_values_of_a_quantity_are_no_new_classes(tmp_path) -> None:
