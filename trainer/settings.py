@@ -8,6 +8,7 @@ configuration table of the README and the comments of written files are made fro
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -32,19 +33,45 @@ def require(holds: bool, name: str, what: str) -> None:
         raise ValueError(f"{name}: {what}")
 
 
+MODEL_KINDS = ("tabular", "text", "causal-lm")
+BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""How ``model.kind`` names a person's own function that builds a Keras model."""
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """The shape of the model."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
 
-    kind: Literal["tabular"] = key("tabular", "tabular: a Transformer over the columns")
+    kind: str = key(
+        "tabular",
+        "tabular: a Transformer over the columns; text: over the tokens of a text column; "
+        'causal-lm: a language model; or "module:function" that returns a Keras model',
+    )
     layers: int = key(3, "Transformer blocks")
     width: int = key(64, "numbers a token; a multiple of heads")
     heads: int = key(4, "attention heads")
     dropout: float = key(0.0, "share of activations dropped while training, 0 to below 1")
+    sequence: int = key(256, "tokens that a text or language model sees at once")
+    vocabulary: Literal["bytes", "words"] = key(
+        "bytes", "tokens of a text: bytes of UTF-8, or words learned from the train split"
+    )
+    vocabulary_size: int = key(8192, "most words that are learned")
 
     def __post_init__(self) -> None:
+        require(
+            self.kind in MODEL_KINDS or bool(BUILDER.fullmatch(self.kind)),
+            "kind",
+            f"must be one of {', '.join(MODEL_KINDS)}, or module:function of your own; "
+            f'it holds "{self.kind}"',
+        )
+        require(self.sequence >= 1, "sequence", f"must be at least 1; it holds {self.sequence}")
+        require(
+            self.vocabulary_size >= 1,
+            "vocabulary_size",
+            f"must be at least 1; it holds {self.vocabulary_size}",
+        )
         require(self.layers >= 1, "layers", f"must be at least 1; it holds {self.layers}")
         require(self.heads >= 1, "heads", f"must be at least 1; it holds {self.heads}")
         require(self.width >= 1, "width", f"must be at least 1; it holds {self.width}")
@@ -90,18 +117,31 @@ class TrainingSettings:
     recompute: bool | Literal["auto"] = key(
         "auto", "tf.recompute_grad on each block; auto: only where the plan needs it"
     )
+    attention: Literal["auto", "plain", "chunked"] = key(
+        "auto", "chunked: O(S) memory instead of O(S * S); auto: only where the plan needs it"
+    )
+    token_loss: Literal["auto", "plain", "chunked"] = key(
+        "auto", "of a language model; chunked: the logits of all tokens never exist at once"
+    )
+    shard: Literal["auto", "none", "optimizer", "gradients", "parameters"] = key(
+        "none", "what each worker holds its own part of alone (ZeRO 1, 2, 3)"
+    )
+    offload: Literal["none", "cpu"] = key(
+        "none", "cpu: the optimizer's state lives in host memory, and is updated there"
+    )
     memory_limit: str = key("auto", 'such as "8GiB"; auto: what the device has free')
     learning_rate: float = key(1e-3, "the highest of the schedule")
     schedule: Literal["constant", "linear", "cosine"] = key("cosine", "how it falls towards 0")
     warmup_steps: int = key(0, "updates over which it first rises from 0")
     weight_decay: float = key(0.01, "decoupled (AdamW), on matrices only")
     clip_norm: float = key(1.0, "greatest global norm of the gradient; 0: not clipped")
+    workers: int = key(1, "processes on this machine, each with its share of the global batch")
     seed: int = key(7, "decides the weights at the start, the order of rows and dropout")
     max_restarts: int = key(3, "times that a training process that died is started again")
     early_stop: EarlyStopSettings = key(EarlyStopSettings, "when to end early")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "global_batch"):
+        for name in ("epochs", "global_batch", "workers"):
             value = getattr(self, name)
             require(value >= 1, name, f"must be at least 1; it holds {value}")
         for name in ("steps", "warmup_steps", "weight_decay", "clip_norm", "seed", "max_restarts"):
@@ -170,12 +210,29 @@ class CategoryFeature:
 
 
 @dataclass(frozen=True)
+class TextFeature:
+    """A text column as the model reads it.
+
+    Attributes:
+        name: the column's name in the data.
+        sequence: tokens that the model sees at once.
+        vocabulary: words, most frequent first; empty: bytes. Ids of bytes: 0..255, and 256 for the
+            end of a document and for padding. Ids of words: 0 padding, 1 unknown, 2 end of a
+            document, then these from 3.
+    """
+
+    name: str
+    sequence: int
+    vocabulary: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class LabelFeature:
     """What is predicted.
 
     Attributes:
-        name: the column's name in the data.
-        task: ``binary``, ``multiclass`` or ``regression``.
+        name: the column's name in the data; of a language model, the text column's.
+        task: ``binary``, ``multiclass``, ``regression`` or ``causal-lm``.
         kind: type of the column in the files.
         classes: the label's values as text in class order, sorted (numbers by value); empty for
             regression. Class i has id i.
@@ -184,7 +241,7 @@ class LabelFeature:
     """
 
     name: str
-    task: Literal["binary", "multiclass", "regression"]
+    task: Literal["binary", "multiclass", "regression", "causal-lm"]
     kind: Literal["int", "float", "string"]
     classes: tuple[str, ...] = ()
     frequencies: tuple[float, ...] = ()
@@ -199,6 +256,28 @@ class Features:
     numbers: tuple[NumberFeature, ...]
     categories: tuple[CategoryFeature, ...]
     label: LabelFeature
+    text: TextFeature | None = None
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """What a training does to fit its memory: the settings above with every ``auto`` decided.
+
+    Attributes:
+        micro_batch: examples a device holds at once.
+        recompute: how many of the model's blocks, from the first, recompute their activations.
+        attention: ``plain`` or ``chunked``.
+        token_loss: ``plain`` or ``chunked``; no other model than a language model reads it.
+        shard: ``none``, ``optimizer``, ``gradients`` or ``parameters``.
+        offload: ``none`` or ``cpu``.
+    """
+
+    micro_batch: int
+    recompute: int = 0
+    attention: Literal["plain", "chunked"] = "plain"
+    token_loss: Literal["plain", "chunked"] = "plain"
+    shard: Literal["none", "optimizer", "gradients", "parameters"] = "none"
+    offload: Literal["none", "cpu"] = "none"
 
 
 @dataclass(frozen=True)
@@ -262,6 +341,9 @@ def job_from_json(values: dict[str, Any]) -> Job:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in features["label"].items()
     }
+    text = features.get("text")
+    if text is not None:
+        text = TextFeature(**{**text, "vocabulary": tuple(text["vocabulary"])})
     return Job(
         model=ModelSettings(**values["model"]),
         training=training_from_json(values["training"]),
@@ -276,6 +358,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
                 for one in features["categories"]
             ),
             label=LabelFeature(**label),
+            text=text,
         ),
         **{name: values[name] for name in
            ("train", "eval", "checkpoints", "export", "events", "result")},
