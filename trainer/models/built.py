@@ -1,0 +1,34 @@
+"""What the engine needs of a model, whichever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+Batch = Mapping[str, Any]
+"""Tensors by name, [B, ...]; ``weight`` is float32 [B], 1 for a real row and 0 for padding."""
+
+Seed = tf.Tensor
+"""int32 [2], of everything random in one call."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model, and how the step and the evaluation call it.
+
+    Attributes:
+        model: its variables, float32.
+        sums: of (batch, seed, training): loss sum and weight, float32 scalars; the weight counts
+            real examples, or real tokens of a language model.
+        predict: of a batch: logits, or what evaluation needs.
+        blocks: how many blocks recompute may apply to.
+    """
+
+    model: keras.Model
+    sums: Callable[[Batch, Seed, bool], tuple[tf.Tensor, tf.Tensor]]
+    predict: Callable[[Batch], tf.Tensor]
+    blocks: int

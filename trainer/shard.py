@@ -1,0 +1,208 @@
+"""ZeRO: what each worker holds its own part of alone.
+
+A variable of n numbers is cut, flat, into N parts of ceil(n / N), the last ones padded with zeros,
+for which nothing ever changes: their gradient is 0. Worker r holds part r of
+
+    optimizer    (ZeRO 1) the optimizer's moments; it updates its part of the weights, and the
+                 parts are put together again
+    gradients    (ZeRO 2) and of the gradient sums: each micro-batch's gradients are added up over
+                 the workers at once, and each keeps its part
+    parameters   (ZeRO 3) and of the weights: those of a block are put together for its forward
+                 pass, and again for its backward pass, whose gradient is cut up in the same way
+
+Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5. With one worker a part is the
+whole, flat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from trainer.collectives import Channel, buckets
+
+Level = Literal["none", "optimizer", "gradients", "parameters"]
+Shape = Sequence[int]
+FLOAT_BYTES = 4
+
+
+class Sharding:
+    """How a state is cut up over the workers.
+
+    Attributes:
+        level: what each worker holds its part of.
+        channel: the collectives of the state's step.
+        workers, rank: as the channel has them.
+    """
+
+    def __init__(self, level: Level, channel: Channel) -> None:
+        self.level = level
+        self.channel = channel
+        self.workers, self.rank = channel.workers.count, channel.workers.rank
+
+    @property
+    def cuts_optimizer(self) -> bool:
+        """Whether moments are parts."""
+        return self.level != "none"
+
+    @property
+    def cuts_gradients(self) -> bool:
+        """Whether the sums over micro-batches are parts, already added up over the workers."""
+        return self.level in {"gradients", "parameters"}
+
+    @property
+    def cuts_parameters(self) -> bool:
+        """Whether weights are parts."""
+        return self.level == "parameters"
+
+    def size(self, shape: Shape) -> int:
+        """Return the numbers of one worker's part of a variable of this shape."""
+        return -(-math.prod(shape) // self.workers)
+
+    def part(self, whole: tf.Tensor) -> tf.Tensor:
+        """Return this worker's part [size] of a variable's value of any shape."""
+        size, numbers = self.size(whole.shape), math.prod(whole.shape)
+        first, last = (min(numbers, one * size) for one in (self.rank, self.rank + 1))
+        mine = tf.reshape(whole, [-1])[first:last]
+        missing = size - (last - first)
+        return tf.pad(mine, [[0, missing]]) if missing else mine
+
+    def whole(self, parts: Sequence[tf.Tensor], shapes: Sequence[Shape]) -> list[tf.Tensor]:
+        """Return the variables' values from the parts that the workers hold.
+
+        Args:
+            parts: this worker's part of each, [size].
+            shapes: of the whole ones.
+        """
+        sizes = [self.size(one) for one in shapes]
+        found: list[tf.Tensor] = []
+        for group in self._groups(sizes):
+            joined = self.channel.joined(_joined([parts[one] for one in group], axis=0))
+            rows = tf.reshape(joined, [self.workers, -1])
+            for place, columns in zip(
+                group, _split(rows, [sizes[one] for one in group]), strict=True
+            ):
+                numbers = math.prod(shapes[place])
+                found.append(tf.reshape(tf.reshape(columns, [-1])[:numbers], shapes[place]))
+        return found
+
+    def scattered(self, wholes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return this worker's part of the sums of all workers' tensors.
+
+        The last ones come first: a backward pass has their gradients first.
+        """
+        sizes = [self.size(one.shape) for one in wholes]
+        found: dict[int, tf.Tensor] = {}
+        for group in reversed(self._groups(sizes)):
+            rows = [self._rows(wholes[one], sizes[one]) for one in group]
+            mine = self.channel.scattered(_joined(rows, axis=1))
+            found |= dict(zip(group, _split(mine, [sizes[one] for one in group]), strict=True))
+        return [found[place] for place in range(len(wholes))]
+
+    def summed(self, wholes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of all workers' tensors, whole; scalars too."""
+        sizes = [math.prod(one.shape) for one in wholes]
+        found: dict[int, tf.Tensor] = {}
+        for group in reversed(buckets([FLOAT_BYTES * one for one in sizes])):
+            flat = [tf.reshape(wholes[one], [-1]) for one in group]
+            total = self.channel.sum(_joined(flat, axis=0))
+            for place, one in zip(group, _split(total, [sizes[at] for at in group]), strict=True):
+                found[place] = tf.reshape(one, wholes[place].shape)
+        return [found[place] for place in range(len(wholes))]
+
+    def _groups(self, sizes: Sequence[int]) -> list[list[int]]:
+        return buckets([FLOAT_BYTES * self.workers * one for one in sizes])
+
+    def _rows(self, whole: tf.Tensor, size: int) -> tf.Tensor:
+        """Return [N, size]: the parts of one worker's tensor."""
+        flat = tf.reshape(whole, [-1])
+        missing = self.workers * size - math.prod(whole.shape)
+        flat = tf.pad(flat, [[0, missing]]) if missing else flat
+        return tf.reshape(flat, [self.workers, size])
+
+
+class Parameters:
+    """The weights of a model that no worker holds whole (ZeRO 3).
+
+    A builder makes its model without values (``with keras.StatelessScope(
+    initialize_variables=False)``), then calls `adopt` with its trainable variables.
+
+    Attributes:
+        sharding: how they are cut.
+        variables: Keras's, with a shape and no value.
+        slices: float32 [size], this worker's part of each, in the same order.
+    """
+
+    def __init__(self, sharding: Sharding) -> None:
+        self.sharding = sharding
+        self.variables: list[keras.Variable] = []
+        self.slices: list[tf.Variable] = []
+
+    def adopt(self, variables: Iterable[keras.Variable]) -> None:
+        """Make this worker's slices of variables that have no value yet, one at a time."""
+        for one in variables:
+            whole = tf.convert_to_tensor(one._initializer(one.shape, dtype=one.dtype))
+            self.variables.append(one)
+            self.slices.append(tf.Variable(self.sharding.part(whole), name=one.name))
+
+    def of(self, layer: Any) -> list[tuple[keras.Variable, tf.Variable]]:
+        """Return the trainable variables of a layer, those of layers in it too, and their slices.
+
+        Args:
+            layer: a Keras layer or model, or a list of Keras variables.
+        """
+        slices = {id(one): mine for one, mine in zip(self.variables, self.slices, strict=True)}
+        variables = layer if isinstance(layer, list) else layer.trainable_variables
+        return [(one, slices[id(one)]) for one in variables]
+
+    def gather(
+        self,
+        slices: Sequence[tf.Tensor],
+        shapes: Sequence[Shape],
+        *,
+        after: tf.Tensor | None = None,
+    ) -> list[tf.Tensor]:
+        """Return whole weights; their gradient reaches the slices as the sum over all workers.
+
+        All workers call it the same number of times, so also for micro-batches of padding alone.
+
+        Args:
+            slices: values of some of `slices`, as the arguments of the recomputed function: a
+                ``tf.identity`` of each, or the gathered weights stay alive with the variable.
+            shapes: of the variables.
+            after: the block's input: the weights are not fetched before it is there, or those of
+                all blocks would be at once.
+        """
+        sharding, shapes = self.sharding, [tuple(one) for one in shapes]
+
+        @tf.custom_gradient
+        def wholes(*parts: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
+            def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
+                return sharding.scattered([_dense(one, shape) for one, shape in
+                                           zip(upstream, shapes, strict=True)])  # fmt: skip
+
+            return sharding.whole(parts, shapes), gradient
+
+        if not slices:
+            return []
+        with tf.control_dependencies([] if after is None else [after]):
+            waiting = [tf.identity(one) for one in slices]
+        return list(wholes(*waiting))
+
+
+def _dense(gradient: Any, shape: Shape) -> tf.Tensor:
+    """Return a gradient as one tensor: that of an embedding comes as rows."""
+    return tf.ensure_shape(tf.convert_to_tensor(gradient), shape)
+
+
+def _joined(tensors: Sequence[tf.Tensor], *, axis: int) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis)
+
+
+def _split(tensor: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+    """Split along the last axis."""
+    return [tensor] if len(sizes) == 1 else tf.split(tensor, list(sizes), axis=-1)
