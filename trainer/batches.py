@@ -1,9 +1,11 @@
 """Column files to batches: memory-mapped, in an order that (seed, epoch) alone decides.
 
 A split's folder holds ``columns.json`` and, for column i, ``i.values.npy`` and ``i.present.npy``
-(numbers) or ``i.codes.npy`` and ``i.distinct.json`` (texts), and ``label.npy``. No `tf.data`
-shuffle buffer: the position (epoch, index) is all that a resumed run needs to go on with the
-rows that come next.
+(numbers), ``i.codes.npy`` and ``i.distinct.json`` (categories) or the files of `trainer.texts`
+(texts), and ``label.npy``. No `tf.data` shuffle buffer: the position (epoch, index) is all that a
+resumed run needs to go on with the rows that come next.
+
+The rows of a language model are the windows of `trainer.texts.Windows`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import tensorflow as tf
 
 from trainer.errors import DataFileError
 from trainer.settings import CategoryFeature, Features, NumberFeature
+from trainer.texts import Texts, Windows, mapped
 from trainer.transform import MISSING_ID, category_ids
 
 T = TypeVar("T")
@@ -61,15 +64,18 @@ class Columns:
     """The rows of one split as the model reads them.
 
     Attributes:
-        rows: how many there are.
+        rows: how many there are; of a language model, its windows.
         numbers, categories: in the order of `Features`.
-        label: int32 class ids, or float64 values for regression, [N].
+        label: int32 class ids, or float64 values for regression, [N]; of a language model, what
+            `trainer.texts.WINDOW_LABEL` names, float64 [N, 4].
+        text: the text column, where there is one; a language model's as windows.
     """
 
     rows: int
     numbers: tuple[NumberColumn, ...]
     categories: tuple[CategoryColumn, ...]
     label: np.ndarray
+    text: Texts | Windows | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], features: Features) -> Columns:
@@ -81,11 +87,13 @@ class Columns:
         folder = Path(folder)
         try:
             described = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
+            text = _text(folder, described, features)
             columns = cls(
-                rows=int(described["rows"]),
+                rows=text.rows if isinstance(text, Windows) else int(described["rows"]),
                 numbers=tuple(_number(folder, described, one) for one in features.numbers),
                 categories=tuple(_category(folder, described, one) for one in features.categories),
-                label=_mapped(folder / "label.npy"),
+                label=mapped(folder / "label.npy"),
+                text=text,
             )
         except (OSError, ValueError, KeyError) as error:
             raise DataFileError(
@@ -102,7 +110,8 @@ class Columns:
             DataFileError: naming how many rows there should be.
         """
         lengths = {len(self.label), *(len(one.values) for one in self.numbers),
-                   *(len(one.codes) for one in self.categories)}  # fmt: skip
+                   *(len(one.codes) for one in self.categories),
+                   *([self.text.rows] if self.text else [])}  # fmt: skip
         if lengths != {self.rows}:
             raise DataFileError(
                 "the column files differ in length", where=str(folder),
@@ -113,8 +122,36 @@ class Columns:
         """Return the model's inputs of these rows (int64 [B]), in this order.
 
         ``number_values`` float64 [B, n], ``number_present`` bool [B, n], ``category_ids`` int32
-        [B, m].
+        [B, m], unless a text column is all there is. Of a text column ``tokens`` int32 [B, S]
+        (windows: [B, S + 1]) and ``lengths`` int32 [B].
         """
+        if self.text is None:
+            return self._columns(rows)
+        tokens, lengths = self.text.take(rows)
+        found = self._columns(rows) if self.numbers or self.categories else {}
+        return {**found, "tokens": tokens, "lengths": lengths}
+
+    def batch(self, rows: np.ndarray, size: int) -> dict[str, np.ndarray]:
+        """Return inputs, label and weight of these rows, padded to `size`.
+
+        A padding row is all zeros but for its ``tokens``, which are padding, and the length 1 of
+        its empty text. A language model has no label beside its tokens.
+        """
+        batch = {**self.inputs(rows), "weight": np.ones(len(rows), np.float32)}
+        if not isinstance(self.text, Windows):
+            batch["label"] = self.label[rows]
+        missing = size - len(rows)
+        fill = self._fill()
+        return {name: _padded(one, missing, fill.get(name, 0)) for name, one in batch.items()}
+
+    def _fill(self) -> dict[str, int]:
+        if self.text is None:
+            return {}
+        if isinstance(self.text, Windows):
+            return {"tokens": self.text.texts.ids.padding}
+        return {"tokens": self.text.ids.padding, "lengths": 1}
+
+    def _columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         values = np.zeros((len(rows), len(self.numbers)), np.float64)
         present = np.zeros((len(rows), len(self.numbers)), bool)
         ids = np.zeros((len(rows), len(self.categories)), np.int32)
@@ -125,15 +162,18 @@ class Columns:
         return {"number_values": values, "number_present": present, "category_ids": ids}
 
 
-def _mapped(path: Path) -> np.ndarray:
-    # As a plain array: indexing through the class np.memmap costs several times as much.
-    return np.asarray(np.load(path, mmap_mode="r"))
+def _text(folder: Path, described: Mapping[str, Any], features: Features) -> Texts | Windows | None:
+    if features.text is None:
+        return None
+    index = described["features"][features.text.name]["index"]
+    texts = Texts.open(folder, index, features.text)
+    return Windows.of(texts) if features.label.task == "causal-lm" else texts
 
 
 def _number(folder: Path, described: Mapping[str, Any], feature: NumberFeature) -> NumberColumn:
     index = described["features"][feature.name]["index"]
     return NumberColumn(
-        _mapped(folder / f"{index}.values.npy"), _mapped(folder / f"{index}.present.npy")
+        mapped(folder / f"{index}.values.npy"), mapped(folder / f"{index}.present.npy")
     )
 
 
@@ -144,7 +184,7 @@ def _category(
     distinct = json.loads((folder / f"{index}.distinct.json").read_text(encoding="utf-8"))
     texts = tf.constant([text.encode() for text in distinct], tf.string, shape=[len(distinct)])
     ids = np.append(category_ids(feature, texts).numpy(), MISSING_ID).astype(np.int32)
-    return CategoryColumn(_mapped(folder / f"{index}.codes.npy"), ids)
+    return CategoryColumn(mapped(folder / f"{index}.codes.npy"), ids)
 
 
 def row_order(rows: int, *, seed: int, epoch: int) -> np.ndarray:
@@ -179,18 +219,12 @@ class Batches:
         """Return the batch of one step, counted from 0 over all epochs.
 
         Returns: the model's inputs, ``label`` and ``weight`` (float32 [global_batch]: 1 a real
-            row, 0 padding, which comes last and is all zeros).
+            row, 0 padding, which comes last), as `Columns.batch`.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         start = index * self.global_batch
         rows = self.order(epoch)[start : start + self.global_batch]
-        batch = {
-            **self.columns.inputs(rows),
-            "label": self.columns.label[rows],
-            "weight": np.ones(len(rows), np.float32),
-        }
-        missing = self.global_batch - len(rows)
-        return {name: _padded(value, missing) for name, value in batch.items()}
+        return self.columns.batch(rows, self.global_batch)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return `row_order` of an epoch; the last one asked for is kept."""
@@ -201,8 +235,10 @@ class Batches:
         return order
 
 
-def _padded(value: np.ndarray, rows: int) -> np.ndarray:
-    return np.pad(value, [(0, rows)] + [(0, 0)] * (value.ndim - 1)) if rows else value
+def _padded(value: np.ndarray, rows: int, fill: int) -> np.ndarray:
+    if not rows:
+        return value
+    return np.pad(value, [(0, rows)] + [(0, 0)] * (value.ndim - 1), constant_values=fill)
 
 
 def ahead(items: Iterable[T], *, depth: int = AHEAD) -> Generator[T, None, None]:

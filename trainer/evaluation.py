@@ -2,11 +2,15 @@
 
 A metric that the split cannot define (one class only, a constant label, no rows) is None, never
 NaN, and `notes` says why.
+
+The rows of a language model are windows. It predicts two sums of each, loss and right tokens, so
+that no logits of a whole split are ever held.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import keras
@@ -15,16 +19,20 @@ import tensorflow as tf
 
 from trainer.errors import NotFinite
 from trainer.losses import predictions as predictions_of
+from trainer.models.built import Built
 from trainer.settings import Features, LabelFeature
 
 METRICS = {
     "binary": ("loss", "auc", "average_precision", "accuracy", "calibration_error"),
     "multiclass": ("loss", "accuracy", "auc", "calibration_error"),
     "regression": ("loss", "rmse", "mae", "r2"),
+    "causal-lm": ("loss", "bits_per_byte", "perplexity", "accuracy"),
 }
 """Names of the metrics of each task."""
 
 CALIBRATION_BINS = 10
+MOST_NATS = 700.0
+"""Above it the perplexity would be past what a number holds."""
 LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
 """Probabilities are kept this far from 0 and 1 in the loss, since they are float32 numbers."""
 
@@ -41,19 +49,24 @@ class Columns(Protocol):
         ...
 
 
-def predictor(model: keras.Model, features: Features) -> Predictor:
+def predictor(built: Built | keras.Model, features: Features) -> Predictor:
     """Return the traced function from model inputs to predictions; keep it to trace once."""
+    logits = _forward(built)
 
     @tf.function(reduce_retracing=True)
     def run(inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        logits = model(dict(inputs), training=False)
-        return predictions_of(logits, label_feature=features.label)
+        return predictions_of(logits(dict(inputs)), label_feature=features.label)
 
     return run
 
 
+def _forward(built: Built | keras.Model) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
+    """Return the function from a batch to what the model predicts from, without training."""
+    return partial(built, training=False) if isinstance(built, keras.Model) else built.predict
+
+
 def predict(
-    model: keras.Model,
+    built: Built | keras.Model,
     columns: Columns,
     features: Features,
     *,
@@ -63,14 +76,14 @@ def predict(
     """Return the predictions of every row, in order; no gradient is kept, no row is dropped.
 
     Args:
-        model: of `trainer.models`.
+        built: of `trainer.models`.
         columns: the split.
         features: the columns that the model reads, and the label.
         batch: rows at once; the last batch is filled up with its last row, then cut.
         run: of `predictor`, where one was kept; None: made anew.
     Returns: [N, C'] as `trainer.losses.predictions`: float32, for regression float64.
     """
-    run = predictor(model, features) if run is None else run
+    run = predictor(built, features) if run is None else run
     # No rows: the kind of the result still comes from one run, over nothing.
     starts = range(0, columns.rows, batch) if columns.rows else (0,)
     parts = [_predict_rows(run, columns, start, batch) for start in starts]
@@ -95,10 +108,14 @@ def metrics(
     the rest, the plain mean over the classes that have both), calibration_error.
     Regression: loss (mean squared error of the standardised label), rmse and mae in the label's
     unit, r2.
+    Language model: loss (nats a predicted token, ends of documents among them), bits_per_byte (the
+    whole loss in bits, over the bytes of text that are predicted), perplexity (e to the loss),
+    accuracy (tokens that the likeliest one is).
 
     Args:
         predictions: [N, C'] of `predict`.
-        label: class ids [N], or values [N] in the label's unit.
+        label: class ids [N], or values [N] in the label's unit; of a language model [N, 4], as
+            `trainer.texts.WINDOW_LABEL` names them.
         label_feature: task, classes, mean and scale.
     Returns: a finite number for each name, or None where `notes` says why there is none.
 
@@ -114,7 +131,12 @@ def metrics(
         )
     if len(label) == 0:
         return dict.fromkeys(METRICS[label_feature.task])
-    measure = {"binary": _binary, "multiclass": _multiclass, "regression": _regression}
+    measure = {
+        "binary": _binary,
+        "multiclass": _multiclass,
+        "regression": _regression,
+        "causal-lm": _language,
+    }
     return measure[label_feature.task](
         np.asarray(predictions, dtype=np.float64), np.asarray(label), label_feature
     )
@@ -124,6 +146,9 @@ def notes(label: np.ndarray, *, label_feature: LabelFeature) -> list[str]:
     """Return why metrics of this split are None or leave something out, one sentence each."""
     if len(label) == 0:
         return ["no metric is defined: the split has no rows"]
+    if label_feature.task == "causal-lm":
+        counts_bytes = np.asarray(label)[:, 1].any()
+        return [] if counts_bytes else ["bits_per_byte is not defined: the tokens are words"]
     if label_feature.task == "regression":
         constant = np.ptp(label) == 0
         return [f"r2 is not defined: all labels are {label[0]:g}"] if constant else []
@@ -150,10 +175,14 @@ def _precision(label: np.ndarray) -> list[str]:
 def baseline(label_feature: LabelFeature, label: np.ndarray) -> dict[str, float | None]:
     """Return the metrics of the trivial prediction: class frequencies, or the mean, of train.
 
+    Of a language model: the frequencies of the train split's tokens, whatever came before.
+
     Args:
         label_feature: holds frequencies or mean.
         label: of the evaluated split, as for `metrics`.
     """
+    if label_feature.task == "causal-lm":
+        return metrics(np.asarray(label)[:, 2:], label, label_feature=label_feature)
     says = {
         "binary": label_feature.frequencies[1:],
         "multiclass": label_feature.frequencies,
@@ -252,6 +281,18 @@ def _regression(
         "rmse": squared**0.5,
         "mae": float(np.mean(np.abs(error))),
         "r2": 1 - squared / spread if np.ptp(label) > 0 else None,
+    }
+
+
+def _language(sums: np.ndarray, label: np.ndarray, _: LabelFeature) -> dict[str, float | None]:
+    whole, right = sums.sum(axis=0)
+    tokens, of_text = label[:, :2].sum(axis=0)
+    loss = float(whole / tokens)
+    return {
+        "loss": loss,
+        "bits_per_byte": float(whole / np.log(2) / of_text) if of_text else None,
+        "perplexity": float(np.exp(min(loss, MOST_NATS))),
+        "accuracy": float(right / tokens),
     }
 
 

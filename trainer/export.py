@@ -7,7 +7,7 @@ is not asked for. A feature that an Example lacks, or holds with no value, is mi
 
 - numbers (int or float in the data): float64, NaN is missing;
 - texts: string, UTF-8; the single byte 255, which is no UTF-8, is missing, and so is the empty text
-  unless it is one of the column's known values.
+  unless it is one of the column's known values. A text column's missing text is an empty one.
 
 A name that cannot be a key (TensorFlow takes letters, digits and ``_``, a letter first) is changed
 in a fixed way, see `column_keys`. ``assets/columns.json`` in the SavedModel says which key is which
@@ -16,7 +16,7 @@ column, and what stands for missing.
 Both signatures give the same outputs. Classification: ``probabilities`` float32 [B, K] (K = 2 for
 binary too), ``classes`` string [B, K], the label's values in that order, the same in each row (so
 that a server can hand out rows), and ``prediction`` string [B], the likeliest class. Regression:
-``prediction`` float64 [B] in the label's own unit.
+``prediction`` float64 [B] in the label's own unit. A language model: see `served_language`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer import served_language
 from trainer.errors import TrainingError
 from trainer.losses import predictions
-from trainer.settings import CategoryFeature, Features, NumberFeature
+from trainer.models.built import Built
+from trainer.settings import CategoryFeature, Features, NumberFeature, TextFeature
+from trainer.text_transform import sequences, tokenize, word_table
 from trainer.transform import NO_TEXT, category_ids, category_table
 
 COLUMNS_FILE = "columns.json"
@@ -45,11 +48,11 @@ Values = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 """By column: values [B], and whether they are present, bool [B]."""
 
 
-def export(model: keras.Model, features: Features, path: str | os.PathLike[str]) -> None:
+def export(built: Built | keras.Model, features: Features, path: str | os.PathLike[str]) -> None:
     """Write the SavedModel to `path`, whole or absent; what stood there before is replaced.
 
     Args:
-        model: of `trainer.models`, called without training.
+        built: of `trainer.models`, called without training.
         features: the columns that it reads, and the label.
         path: the folder to be made; its parents are made too.
 
@@ -60,7 +63,7 @@ def export(model: keras.Model, features: Features, path: str | os.PathLike[str])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as aside:
-            written = _write(model, features, Path(aside))
+            written = _write(built, features, Path(aside))
             _flush(written)
             # Renaming onto a folder that holds something fails, so the former one goes first.
             shutil.rmtree(path, ignore_errors=True)
@@ -74,14 +77,14 @@ def export(model: keras.Model, features: Features, path: str | os.PathLike[str])
 
 
 def column_keys(features: Features) -> dict[str, str]:
-    """Return the key of each column in the ``columns`` signature, numbers first.
+    """Return the key of each column in the ``columns`` signature, numbers first, the text last.
 
     A name of letters A-Z and a-z, digits and ``_`` that begins with a letter is its own key, unless
     it is a word of Python. In others, each other character becomes ``_``, and ``column_`` goes
     before one that begins with no letter. Where that key is taken, ``_2``, ``_3``, ... is added;
     ``x`` and ``X`` count as the same key, as they do for TensorFlow when it saves.
     """
-    names = [one.name for one in (*features.numbers, *features.categories)]
+    names = [one.name for one in (*features.numbers, *features.categories, *_text(features))]
     keys: dict[str, str] = {}
     for name in names:
         if _is_key(name) and _free(name, keys.values()) == name:
@@ -90,6 +93,10 @@ def column_keys(features: Features) -> dict[str, str]:
         if name not in keys:
             keys[name] = _free(_clean(name), keys.values())
     return {name: keys[name] for name in names}
+
+
+def _text(features: Features) -> tuple[TextFeature, ...]:
+    return () if features.text is None else (features.text,)
 
 
 def _is_key(name: str) -> bool:
@@ -113,11 +120,11 @@ def _free(key: str, taken: Iterable[str]) -> str:
     return free
 
 
-def _write(model: keras.Model, features: Features, aside: Path) -> Path:
+def _write(built: Built | keras.Model, features: Features, aside: Path) -> Path:
     """Write the SavedModel in the folder `aside` and return where it is."""
     notes = aside / COLUMNS_FILE
     notes.write_text(json.dumps(_describe(features), ensure_ascii=False, indent=1), "utf-8")
-    served = ServedModel(model, features, notes)
+    served = ServedModel(built, features, notes)
     written = aside / "model"
     tf.saved_model.save(
         served,
@@ -149,36 +156,49 @@ def _describe(features: Features) -> dict[str, Any]:
         }
         for one in features.categories
     ]
+    texts += [
+        {"column": one.name, "key": keys[one.name], "kind": "string", "missing": [""]}
+        for one in _text(features)
+    ]
     label = {"column": features.label.name, "task": features.label.task}
     return {"columns": numbers + texts, "label": label}
 
 
 def _column_specs(features: Features, keys: Mapping[str, str]) -> dict[str, tf.TensorSpec]:
     numbers = {keys[one.name]: tf.float64 for one in features.numbers}
-    texts = {keys[one.name]: tf.string for one in features.categories}
+    texts = {keys[one.name]: tf.string for one in (*features.categories, *_text(features))}
     return {key: tf.TensorSpec([None], kind, name=key) for key, kind in (numbers | texts).items()}
 
 
 class ServedModel(tf.Module):
     """Raw values in, answers out: what the SavedModel holds."""
 
-    def __init__(self, model: keras.Model, features: Features, notes: Path) -> None:
+    def __init__(self, built: Built | keras.Model, features: Features, notes: Path) -> None:
         super().__init__(name="headrace")
+        model = built if isinstance(built, keras.Model) else built.model
         # The variables, not the Keras model: saving it would trace its layers one by one as well.
         self.weights = [variable.value for variable in model.variables]
         self.tables = [category_table(one) for one in features.categories]
+        self.words = [word_table(one) for one in _text(features)]
         self.columns_file = tf.saved_model.Asset(str(notes))
         keys = column_keys(features)
 
+        def answer(values: Values) -> dict[str, tf.Tensor]:
+            if features.text is not None and features.label.task == "causal-lm":
+                texts = values[features.text.name][0]
+                return served_language.answer(built, features.text, texts, table=self.words[0])
+            inputs = _model_inputs(features, self.tables, values)
+            if features.text is not None:
+                inputs |= _tokens(features.text, values, self.words[0])
+            return _answer(_logits(built, inputs), features)
+
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
         def from_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-            values = _parse(examples, features)
-            return _answer(model, features, self.tables, values)
+            return answer(_parse(examples, features))
 
         @tf.function
         def from_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-            values = _read_columns(columns, features, keys)
-            return _answer(model, features, self.tables, values)
+            return answer(_read_columns(columns, features, keys))
 
         self.from_examples, self.from_columns = from_examples, from_columns
 
@@ -186,7 +206,7 @@ class ServedModel(tf.Module):
 def _parse(examples: tf.Tensor, features: Features) -> Values:
     """Read tf.Examples: absent or empty is missing."""
     kinds = {one.name: tf.int64 if one.kind == "int" else tf.float32 for one in features.numbers}
-    kinds |= {one.name: tf.string for one in features.categories}
+    kinds |= {one.name: tf.string for one in (*features.categories, *_text(features))}
     # Ragged, since a fixed-length feature refuses one that is there with no value.
     asked = {name: tf.io.RaggedFeature(kind) for name, kind in kinds.items()}
     parsed = tf.io.parse_example(examples, asked) if asked else {}
@@ -210,6 +230,9 @@ def _read_columns(
     """Read plain columns, by the rule for missing values that the module states."""
     numbers = {one.name: _read_number(one, columns[keys[one.name]]) for one in features.numbers}
     texts = {one.name: _read_text(one, columns[keys[one.name]]) for one in features.categories}
+    for one in _text(features):
+        there = tf.not_equal(columns[keys[one.name]], NO_TEXT)
+        texts[one.name] = tf.where(there, columns[keys[one.name]], ""), there
     return numbers | texts
 
 
@@ -227,13 +250,13 @@ def _read_text(category: CategoryFeature, texts: tf.Tensor) -> tuple[tf.Tensor, 
     return texts, present
 
 
-def _answer(
-    model: keras.Model,
-    features: Features,
-    tables: Sequence[tf.lookup.StaticHashTable],
-    values: Values,
-) -> dict[str, tf.Tensor]:
-    logits = model(_model_inputs(features, tables, values), training=False)
+def _logits(built: Built | keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    return (
+        built(inputs, training=False) if isinstance(built, keras.Model) else built.predict(inputs)
+    )
+
+
+def _answer(logits: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
     predicted = predictions(logits, label_feature=features.label)
     if features.label.task == "regression":
         return {"prediction": predicted[:, 0]}
@@ -251,7 +274,12 @@ def _answer(
 def _model_inputs(
     features: Features, tables: Sequence[tf.lookup.StaticHashTable], values: Values
 ) -> dict[str, tf.Tensor]:
-    """Return the model's stacked inputs; a kind of column that there is none of has size 0."""
+    """Return the model's stacked inputs; a kind of column that there is none of has size 0.
+
+    Where a text column is all there is, there are none at all.
+    """
+    if features.text is not None and not features.numbers and not features.categories:
+        return {}
     rows = tf.shape(next(iter(values.values()))[0])[0] if values else 0
     numbers = [values[one.name] for one in features.numbers]
     ids = [
@@ -263,6 +291,13 @@ def _model_inputs(
         "number_present": _stack([present for _, present in numbers], rows, tf.bool),
         "category_ids": _stack(ids, rows, tf.int32),
     }
+
+
+def _tokens(
+    feature: TextFeature, values: Values, table: tf.lookup.StaticHashTable | None
+) -> dict[str, tf.Tensor]:
+    tokens, lengths = sequences(feature, *tokenize(feature, values[feature.name][0], table))
+    return {"tokens": tokens, "lengths": lengths}
 
 
 def _stack(columns: list[tf.Tensor], rows: tf.Tensor | int, kind: tf.DType) -> tf.Tensor:

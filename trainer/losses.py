@@ -46,13 +46,16 @@ def predictions(logits: tf.Tensor, *, label_feature: LabelFeature) -> tf.Tensor:
     """Return what the logits predict.
 
     Args:
-        logits: [B, C]; cast to float32 first.
+        logits: [B, C]; cast to float32 first. Of a language model: of each window the summed loss
+            and the right ones of its tokens, [B, 2].
         label_feature: task and, for regression, mean and scale.
     Returns: probabilities, float32: binary [B, 1] of class id 1, multiclass [B, K]; regression:
         values in the label's own unit, float64 [B, 1] (a float32 would lose the digits of a label
-        that is far from 0).
+        that is far from 0); of a language model what was given.
     """
     logits = tf.cast(logits, tf.float32)
+    if label_feature.task == "causal-lm":
+        return logits
     if label_feature.task == "multiclass":
         return tf.nn.softmax(logits)
     if label_feature.task == "binary":

@@ -236,7 +236,8 @@ class LabelFeature:
         kind: type of the column in the files.
         classes: the label's values as text in class order, sorted (numbers by value); empty for
             regression. Class i has id i.
-        frequencies: share of each class in the train split; empty for regression.
+        frequencies: share of each class in the train split; empty for regression. Of a language
+            model: of each token, as `trainer.texts.unigram` counts them.
         mean, scale: of the train split, for regression; 0 and 1 otherwise.
     """
 
@@ -290,6 +291,7 @@ class Job:
         export: folder that the SavedModel is written to, whole or absent.
         events: JSON-lines file that the process appends its progress to.
         result: JSON file written last, whole or absent.
+        folder: what a model of the person's own is imported from; empty: no place of its own.
     """
 
     model: ModelSettings
@@ -302,6 +304,7 @@ class Job:
     export: str
     events: str
     result: str
+    folder: str = ""
 
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -361,5 +364,5 @@ def job_from_json(values: dict[str, Any]) -> Job:
             text=text,
         ),
         **{name: values[name] for name in
-           ("train", "eval", "checkpoints", "export", "events", "result")},
+           ("train", "eval", "checkpoints", "export", "events", "result", "folder")},
     )  # fmt: skip

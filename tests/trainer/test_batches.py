@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from trainer.batches import Batches, Columns, ahead, row_order
 from trainer.errors import DataFileError
+from trainer.settings import Features, LabelFeature, TextFeature
 
 
 def _batches(columns: Columns, *, global_batch: int, seed: int = 7) -> Batches:
@@ -138,3 +139,80 @@ def test_an_error_in_the_making_is_raised_at_its_place() -> None:
     assert next(reader) == 1
     with pytest.raises(ValueError, match="row 2"):
         next(reader)
+
+
+DOCUMENTS = [b"first", b"", b"the second text", b"3"]
+
+
+def _write_texts(folder: Path, documents: list[bytes], *, task: str) -> Features:
+    """Write a text column of these documents, S = 4, and labels 0, 1, 0, ..."""
+    lengths = np.asarray([len(one) for one in documents])
+    np.save(folder / "5.bytes.npy", np.frombuffer(b"".join(documents), np.uint8))
+    np.save(folder / "5.offsets.npy", np.append(0, np.cumsum(lengths)))
+    np.save(folder / "5.present.npy", lengths > 0)
+    rows = len(documents)
+    (folder / "columns.json").write_text(
+        f'{{"rows": {rows}, "features": {{"body": {{"kind": "text", "index": 5}}}}}}'
+    )
+    windows = -(-(lengths.sum() + np.count_nonzero(lengths) - 1) // 4)
+    is_language = task == "causal-lm"
+    label = np.zeros((windows, 4)) if is_language else np.arange(rows, dtype=np.int32) % 2
+    np.save(folder / "label.npy", label)
+    classes = () if is_language else ("0", "1")
+    described = LabelFeature("body" if is_language else "y", task, "string", classes)
+    return Features((), (), described, TextFeature("body", 4))
+
+
+def test_a_batch_of_texts_holds_tokens_and_lengths(tmp_path: Path) -> None:
+    columns = Columns.open(tmp_path, _write_texts(tmp_path, DOCUMENTS, task="binary"))
+    batch = _batches(columns, global_batch=6).at(0)
+    assert set(batch) == {"tokens", "lengths", "label", "weight"}
+    assert batch["weight"].tolist() == [1, 1, 1, 1, 0, 0]
+    order = row_order(4, seed=7, epoch=0)
+    for place, row in enumerate(order):
+        assert batch["tokens"][place].tolist() == [*DOCUMENTS[row], *[256] * 4][:4]
+    np.testing.assert_array_equal(batch["label"][:4], order % 2)
+    assert batch["tokens"][4:].tolist() == [[256] * 4] * 2
+    assert batch["lengths"][4:].tolist() == [1, 1], "no row is without a token"
+
+
+def test_an_epoch_of_a_language_model_predicts_each_token_once(tmp_path: Path) -> None:
+    columns = Columns.open(tmp_path, _write_texts(tmp_path, DOCUMENTS, task="causal-lm"))
+    stream = [*b"first", 256, *b"the second text", 256, *b"3", 256]
+    assert columns.rows == -(-(len(stream) - 1) // 4) == 6
+    batches = _batches(columns, global_batch=4)
+    made = [batches.at(step) for step in range(2, 2 + batches.steps_per_epoch)]
+    assert set(made[0]) == {"tokens", "lengths", "weight"}
+    assert made[0]["tokens"].shape == (4, 5)
+    assert made[1]["weight"].tolist() == [1, 1, 0, 0]
+    assert made[1]["tokens"][2:].tolist() == [[256] * 5] * 2
+    assert made[1]["lengths"][2:].tolist() == [0, 0]
+    predicted = [
+        token
+        for batch in made
+        for row, n in zip(batch["tokens"], batch["lengths"], strict=True)
+        for token in row[1 : n + 1]
+    ]
+    assert sorted(predicted) == sorted(stream[1:])
+
+
+def test_texts_stand_beside_other_columns(tmp_path: Path, write_columns: Any) -> None:
+    features = write_columns(tmp_path, rows=4)
+    described = (tmp_path / "columns.json").read_text()
+    text = _write_texts(tmp_path, DOCUMENTS, task="binary").text
+    (tmp_path / "columns.json").write_text(
+        described.replace('"features": {', '"features": {"body": {"kind": "text", "index": 5}, ', 1)
+    )
+    columns = Columns.open(
+        tmp_path, Features(features.numbers, features.categories[:0], features.label, text)
+    )
+    assert set(columns.inputs(np.arange(4))) == {
+        "number_values", "number_present", "category_ids", "tokens", "lengths",
+    }  # fmt: skip
+
+
+def test_a_damaged_text_column_is_named(tmp_path: Path) -> None:
+    features = _write_texts(tmp_path, DOCUMENTS, task="binary")
+    np.save(tmp_path / "5.offsets.npy", np.asarray([0, 1]))
+    with pytest.raises(DataFileError, match=r"5\.offsets\.npy"):
+        Columns.open(tmp_path, features)

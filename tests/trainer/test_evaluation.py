@@ -221,3 +221,34 @@ def test_no_rows_give_no_predictions() -> None:
         seed=1,
     )
     assert predict(model, SplitOfRows(0), FEATURES, batch=4).shape == (0, 1)
+
+
+LANGUAGE = LabelFeature("text", "causal-lm", "string")
+
+
+def test_a_language_model_s_metrics_are_over_all_tokens_not_means_of_windows() -> None:
+    # tokens, bytes of text, and what the unigram made of each window: loss, right ones
+    label = np.asarray([[8, 7, 16.0, 2], [2, 1, 6.0, 1]])
+    sums = np.asarray([[8.0, 4], [6.0, 0]], np.float32)
+    found = metrics(sums, label, label_feature=LANGUAGE)
+    assert tuple(found) == METRICS["causal-lm"]
+    expected = {
+        "loss": 14 / 10, "bits_per_byte": 14 / np.log(2) / 8, "perplexity": np.exp(1.4),
+        "accuracy": 0.4,
+    }  # fmt: skip
+    assert found == pytest.approx(expected)
+    trivial = baseline(LANGUAGE, label)
+    assert trivial["loss"] == pytest.approx(2.2)
+    assert trivial["accuracy"] == pytest.approx(0.3)
+    assert notes(label, label_feature=LANGUAGE) == []
+
+
+def test_words_have_no_bits_per_byte_and_no_window_no_metric() -> None:
+    label = np.asarray([[4, 0, 4.0, 0]])
+    assert metrics(np.asarray([[4.0, 1]]), label, label_feature=LANGUAGE)["bits_per_byte"] is None
+    assert "words" in notes(label, label_feature=LANGUAGE)[0]
+    nothing = metrics(np.zeros((0, 2)), np.zeros((0, 4)), label_feature=LANGUAGE)
+    assert set(nothing.values()) == {None}
+    assert metrics(np.asarray([[1e6, 0]]), label, label_feature=LANGUAGE)["perplexity"] > 1e300
+    with pytest.raises(NotFinite):
+        metrics(np.asarray([[np.nan, 1]]), label, label_feature=LANGUAGE)

@@ -26,9 +26,12 @@ class Built:
             real examples, or real tokens of a language model.
         predict: of a batch: logits, or what evaluation needs.
         blocks: how many blocks recompute may apply to.
+        next_token: of a language model alone: of tokens int32 [B, S] and their number int32 [B]
+            (1 to S), the float32 logits [B, V] of the token after them.
     """
 
     model: keras.Model
     sums: Callable[[Batch, Seed, bool], tuple[tf.Tensor, tf.Tensor]]
     predict: Callable[[Batch], tf.Tensor]
     blocks: int
+    next_token: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
