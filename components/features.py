@@ -4,7 +4,7 @@ A column file is a NumPy file that can be memory-mapped, so that `trainer` needs
 folder holds ``columns.json``, and for the column with index i: numbers as ``i.values.npy`` (int64
 or float64 [N], 0 where missing) and ``i.present.npy`` (bool [N]); text as ``i.codes.npy`` (int32
 [N], -1 where missing) and ``i.distinct.json`` (the texts, by code); the label as ``label.npy``
-(int32 [N] class ids, or float64 [N] values).
+(int32 [N] class ids, or float64 [N] values). A text that is read as such: see `text_columns`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.text_columns import TextFiles
 from trainer.errors import SettingError
 from trainer.settings import CategoryFeature, Features, LabelFeature, NumberFeature
 
@@ -36,10 +37,17 @@ FEW_CLASSES = 20
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the examples and its type in the schema."""
+    """A column of the examples and its type in the schema.
+
+    Attributes:
+        name: the column's.
+        kind: its type.
+        is_text: whether it is read token by token, and so written whole.
+    """
 
     name: str
     kind: Kind
+    is_text: bool = False
 
 
 class SplitWriter:
@@ -52,14 +60,23 @@ class SplitWriter:
         self._rows = rows
         self.written = 0
         self._distinct: dict[str, dict[Any, int]] = {}
-        self._files = [self._open(index, one) for index, one in enumerate(self._columns)]
+        self._texts = {
+            one.name: TextFiles(folder, index)
+            for index, one in enumerate(self._columns)
+            if one.is_text
+        }
+        self._files = [
+            [] if one.is_text else self._open(index, one) for index, one in enumerate(self._columns)
+        ]
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write the rows of one batch; its columns are lists with at most one value each."""
         start, end = self.written, self.written + batch.num_rows
         for column, files in zip(self._columns, self._files, strict=True):
             lists = _lists(batch, column.name)
-            if column.kind == "string":
+            if column.is_text:
+                self._texts[column.name].add(_as_bytes(lists), batch.num_rows)
+            elif column.kind == "string":
                 files[0][start:end] = self._codes(column.name, lists, batch.num_rows)
             else:
                 values, present = _numbers(lists, batch.num_rows)
@@ -70,7 +87,11 @@ class SplitWriter:
         """Write what the reader needs to find the columns."""
         described = {}
         for index, column in enumerate(self._columns):
-            described[column.name] = {"kind": column.kind, "index": index}
+            kind = "text" if column.is_text else column.kind
+            described[column.name] = {"kind": kind, "index": index}
+            if column.is_text:
+                self._texts[column.name].close()
+                continue
             for array in self._files[index]:
                 if isinstance(array, np.memmap):
                     array.flush()
@@ -126,6 +147,13 @@ def _lists(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     if index < 0 or pa.types.is_null(batch.schema.field(index).type):
         return None
     return batch.column(index)
+
+
+def _as_bytes(lists: pa.Array | None) -> pa.Array | None:
+    """Return a column of texts; numbers, where a frozen schema calls them text, as texts."""
+    if lists is None or not _is_number(lists.type.value_type):
+        return lists
+    return lists.cast(pa.large_list(pa.large_string())).cast(pa.large_list(pa.large_binary()))
 
 
 def _present(lists: pa.Array) -> np.ndarray:
@@ -300,7 +328,7 @@ def features_of(
     """Describe every column of the train split that something can be learned from."""
     numbers, categories = [], []
     for column in columns:
-        if column.name == label.name:
+        if column.name == label.name or column.is_text:
             continue
         if column.kind == "string":
             found = category_feature(column.name, top_values.get(column.name, {}), rows=rows)

@@ -5,7 +5,9 @@ that holds.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
@@ -14,11 +16,15 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
+from components import documents, text_choice
 from components.statistics import read_statistics
 from trainer.errors import SettingError
 
 SCHEMA_FILE = "schema.pbtxt"
 KEY = "validation.schema"
+KINDS = {"INT": "int", "FLOAT": "float", "BYTES": "string"}
+NO_TEXT: Mapping[str, Any] = {"model": "tabular"}
+"""No text column is chosen."""
 
 
 @component
@@ -30,38 +36,88 @@ def SchemaGen(
 ) -> None:
     """Write the schema of the train split, or the one that the settings name."""
     chosen = json.loads(settings)
-    write_schema(statistics.uri, schema.uri, schema=chosen["schema"], label=chosen["label"])
+    write_schema(
+        statistics.uri, schema.uri, schema=chosen["schema"], label=chosen["label"], choice=chosen
+    )
 
 
-def write_schema(statistics: str, folder: str, *, schema: str, label: str) -> None:
+def write_schema(
+    statistics: str,
+    folder: str,
+    *,
+    schema: str,
+    label: str,
+    choice: Mapping[str, Any] = NO_TEXT,
+) -> None:
     """Write ``schema.pbtxt`` into `folder`.
 
     Args:
         statistics: place of the ExampleStatistics artifact.
         folder: place of the Schema artifact.
         schema: ``infer``, or the path of a ``.pbtxt`` file, which is taken as it is.
-        label: name of the label's column.
+        label: name of the label's column; empty: there is none.
+        choice: what `text_choice` chooses the text column by.
 
     Raises:
-        SettingError: when the file cannot be read or lacks the label.
+        SettingError: when the file cannot be read or lacks a column that is needed, or it is not
+            clear which column is the text.
     """
     if schema == "infer":
-        text = schema_text(infer_schema(read_statistics(statistics, "train")))
+        text = schema_text(infer_schema(read_statistics(statistics, "train"), choice))
     else:
         text = _read_text(schema)
-        _require_label(parse_schema(text, schema), schema, label)
+        parsed = parse_schema(text, schema)
+        if label:
+            _require_label(parsed, schema, label)
+        text_choice.choose(kinds_of(parsed), choice)
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
 
 
-def infer_schema(train: statistics_pb2.DatasetFeatureStatistics) -> schema_pb2.Schema:
-    """Return TFDV's schema of these statistics, columns and values in the order of their names."""
+def infer_schema(
+    train: statistics_pb2.DatasetFeatureStatistics, choice: Mapping[str, Any] = NO_TEXT
+) -> schema_pb2.Schema:
+    """Return TFDV's schema of these statistics, columns and values in the order of their names.
+
+    The text that a model reads is told to be natural language, and has no list of known values;
+    nor has the path of a document.
+
+    Args:
+        train: statistics of the train split.
+        choice: what `text_choice` chooses the text column by.
+
+    Raises:
+        SettingError: when it is not clear which column is the text.
+    """
     inferred = tfdv.infer_schema(statistics_pb2.DatasetFeatureStatisticsList(datasets=[train]))
     inferred.feature.sort(key=lambda feature: feature.name)
     inferred.string_domain.sort(key=lambda domain: domain.name)
     for domain in inferred.string_domain:
         domain.value.sort()
+    _free_texts(inferred, choice)
     return inferred
+
+
+def _free_texts(schema: schema_pb2.Schema, choice: Mapping[str, Any]) -> None:
+    """Take the known values of texts away: another text is none the worse for being new."""
+    kinds = kinds_of(schema)
+    text = text_choice.choose(kinds, choice)
+    free = {text, documents.PATH} if set(kinds) == set(documents.COLUMNS) else {text}
+    for feature in schema.feature:
+        if feature.name not in free:
+            continue
+        lists = [one for one in schema.string_domain if one.name == feature.domain]
+        feature.ClearField(feature.WhichOneof("domain_info") or "domain")
+        if feature.name == text:
+            feature.natural_language_domain.SetInParent()
+        for one in lists:
+            schema.string_domain.remove(one)
+
+
+def kinds_of(schema: schema_pb2.Schema) -> dict[str, str]:
+    """Return column to ``int``, ``float`` or ``string``; others are not in it."""
+    names = {feature.name: schema_pb2.FeatureType.Name(feature.type) for feature in schema.feature}
+    return {name: KINDS[kind] for name, kind in names.items() if kind in KINDS}
 
 
 def schema_text(schema: schema_pb2.Schema) -> str:

@@ -25,7 +25,7 @@ from pydantic import (
     ValidationError,
 )
 
-from pipeline import config_file, config_keys
+from pipeline import config_file, config_keys, model_keys
 from pipeline.config_file import Key, Source
 from pipeline.config_keys import Declared
 from trainer.errors import SettingError
@@ -99,11 +99,17 @@ class DataSettings:
     __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
 
     files: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = field(
-        metadata={"help": "a path, a glob, or a list of them: .csv(.gz) .parquet"}
+        metadata={
+            "help": "a path, a folder, a glob, or a list of them: .csv(.gz) .parquet, or text "
+            "documents: .txt .md .rst .py, each also as .gz"
+        }
     )
-    label: str = field(metadata={"help": "the column to predict"})
-    task: Literal["auto", "binary", "multiclass", "regression"] = key(
-        "auto", "auto: told by the label's type and number of values"
+    label: str = key("", "the column to predict; must be set but for a causal-lm")
+    text: str = key(
+        "", "the column of texts that the model reads; empty: that of documents, or the only one"
+    )
+    task: Literal["auto", "binary", "multiclass", "regression", "causal-lm"] = key(
+        "auto", "auto: told by the label's type and number of values, or by the model's kind"
     )
     ignore: tuple[str, ...] = key((), "columns that are never features: leaks, row ids")
     null_values: tuple[str, ...] = key(
@@ -119,11 +125,17 @@ class DataSettings:
                 "files",
                 f"must be paths of this machine; it holds {json.dumps(one)}",
             )
-        require(bool(self.label), "label", 'must name a column; it holds ""')
+        for name in ("label", "text"):
+            column = getattr(self, name)
+            require(
+                not column or column not in self.ignore,
+                "ignore",
+                f"must not name the {name}; it holds {json.dumps(column)}",
+            )
         require(
-            self.label not in self.ignore,
-            "ignore",
-            f"must not name the label; it holds {json.dumps(self.label)}",
+            not self.text or self.text != self.label,
+            "text",
+            f"must not be the label; it holds {json.dumps(self.text)}",
         )
 
 
@@ -267,10 +279,13 @@ def load(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> PipelineConf
     source = config_file.read(os.fspath(path), sets)
     tables = _settled(source)
     try:
-        return PipelineConfig.model_validate_json(json.dumps(tables), context=source)
+        loaded = PipelineConfig.model_validate_json(json.dumps(tables), context=source)
     except ValidationError as error:
         refused = _refusal(error, source, tables)
         raise refused from None
+    if refused := model_keys.refusal(loaded):
+        raise refused
+    return loaded
 
 
 def declared() -> dict[str, Declared]:

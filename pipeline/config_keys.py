@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -23,10 +22,6 @@ from trainer.errors import SettingError
 NOT_YET = (
     "validation.drift",
     "validation.skew",
-    "training.attention",
-    "training.shard",
-    "training.offload",
-    "training.workers",
     "checkpoint.remote",
     "tracking.register",
     "monitoring",
@@ -35,10 +30,8 @@ NOT_YET = (
 )
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 
-VALUES_NOT_YET = {
-    "data.task": re.compile(r"causal-lm|image"),
-    "model.kind": re.compile(r"text|causal-lm|image|.+:.+"),
-}
+VALUES_NOT_YET = {("data", "task"): "image", ("model", "kind"): "image"}
+"""Values of the contract that nothing reads yet."""
 
 
 @dataclass(frozen=True)
@@ -188,24 +181,32 @@ def refusal(
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         return (*at, *rest), _unknown((*at, *rest), error["input"], known)
     if error["type"] == "value_error":
+        if refused := _not_yet(at, tables):
+            return refused
         return _own(at, str(error["ctx"]["error"]), known, error["input"])  # type: ignore[typeddict-item]
     one = known[config_file.dotted(at)]
     if error["type"].startswith("missing"):
         return _missing(at, known)
+    if refused := _not_yet(at, tables):
+        return refused
     value = _value(tables, at)
-    name = config_file.dotted(at)
-    later = VALUES_NOT_YET.get(name)
-    if later and isinstance(value, str) and later.fullmatch(value):
-        return at, SettingError(
-            "is not available in this version",
-            holds=toml_text(value),
-            right=f"{wanted(one.annotation)} is",
-        )
     if rest and isinstance(value, Mapping):
         at, value = (*at, str(rest[0])), value[str(rest[0])]
         choices = typing.get_args(one.annotation)[1]
         return at, SettingError(f"must be {wanted(choices)}", holds=toml_text(value))
     return at, SettingError(f"must be {wanted(one.annotation)}", holds=toml_text(value))
+
+
+def _not_yet(at: Key, tables: Mapping[str, Any]) -> tuple[Key, SettingError] | None:
+    """Return the key, at or below this one, that holds what nothing reads yet; None: none does."""
+    for name, later in VALUES_NOT_YET.items():
+        if name[: len(at)] == at and _value(tables, name) == later:
+            return name, SettingError(
+                "is not available in this version",
+                holds=toml_text(later),
+                right="the README lists those that are",
+            )
+    return None
 
 
 def _missing(at: Key, known: Mapping[str, Declared]) -> tuple[Key, SettingError]:

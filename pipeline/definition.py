@@ -15,6 +15,7 @@ from typing import Any
 
 from components import fingerprint
 from components.fingerprint import Fingerprint
+from pipeline import own_model
 from pipeline.config import PipelineConfig
 from trainer.settings import to_json
 
@@ -31,6 +32,8 @@ class Node:
         inputs: argument of the component to ``Node.output``.
         settings: what the component is told, from the configuration and the data files.
         keys: configuration keys, or sections, that its result depends on.
+        text_keys: more of them, where the model is of another kind than ``tabular``: what chooses
+            the text column that it reads.
         also: modules that run in another process, so that no import leads to them.
     """
 
@@ -39,6 +42,7 @@ class Node:
     settings: Callable[[PipelineConfig, list[str]], Settings]
     inputs: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    text_keys: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
     @property
@@ -76,15 +80,28 @@ def _nothing(config: PipelineConfig, files: list[str]) -> Settings:
     return {}
 
 
+def choice(config: PipelineConfig) -> Settings:
+    """Return what `components.text_choice` chooses the text column by."""
+    return {
+        "model": config.model.kind,
+        "text": config.data.text,
+        "label": config.data.label,
+        "ignore": list(config.data.ignore),
+        "split": _split(config),
+    }
+
+
 def _schema_gen(config: PipelineConfig, files: list[str]) -> Settings:
-    return {"schema": config.schema_path or "infer", "label": config.data.label}
+    return {**choice(config), "schema": config.schema_path or "infer"}
 
 
 def _data_gate(config: PipelineConfig, files: list[str]) -> Settings:
     return {
         **_example_gen(config, files),
+        **choice(config),
         "task": config.data.task,
-        "ignore": list(config.data.ignore),
+        "sequence": config.model.sequence,
+        "vocabulary": config.model.vocabulary,
         "on_anomaly": config.validation.on_anomaly,
         "rules": dict(config.validation.rules),
         "global_batch": config.training.global_batch,
@@ -93,9 +110,11 @@ def _data_gate(config: PipelineConfig, files: list[str]) -> Settings:
 
 def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
     return {
+        "choice": choice(config),
         "label": config.data.label,
         "task": config.data.task,
         "ignore": list(config.data.ignore),
+        "folder": str(config.base) if own_model.is_own(config.model.kind) else "",
         "model": to_json(config.model),
         "training": to_json(config.training),
         "checkpoint": to_json(config.checkpoint),
@@ -106,6 +125,9 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
 def _pusher(config: PipelineConfig, files: list[str]) -> Settings:
     return {"destination": str(config.folder / "models")}
 
+
+CHOICE = ("data.text", "data.ignore", "data.split.by", "data.split.column")
+"""Keys that choose the text column, beside the label and the kind of model."""
 
 NODES: tuple[Node, ...] = (
     Node(
@@ -126,6 +148,7 @@ NODES: tuple[Node, ...] = (
         _schema_gen,
         inputs={"statistics": "StatisticsGen.statistics"},
         keys=("validation.schema", "data.label"),
+        text_keys=("model.kind", *CHOICE),
     ),
     Node(
         "ExampleValidator",
@@ -151,6 +174,7 @@ NODES: tuple[Node, ...] = (
             "validation.rules",
             "training.global_batch",
         ),
+        text_keys=("model.kind", "model.sequence", "model.vocabulary", *CHOICE),
     ),
     Node(
         "Trainer",
@@ -163,6 +187,7 @@ NODES: tuple[Node, ...] = (
             "verdict": "DataGate.verdict",
         },
         keys=("data.label", "data.task", "data.ignore", "model", "training"),
+        text_keys=CHOICE,
         also=("trainer.worker",),
     ),
     Node(
@@ -212,18 +237,23 @@ def own_part(
         data = dict(digests)
     elif node.id == "SchemaGen" and config.schema_path:
         data = fingerprint.data_digests([config.schema_path])
+    kind = config.model.kind
+    keys = node.keys if kind == "tabular" else (*node.keys, *node.text_keys)
+    code = fingerprint.code_digests([node.module, *node.also])
+    if node.id == "Trainer" and own_model.is_own(kind):
+        code |= own_model.digests(kind, config.base)
     return {
         "data": data,
-        "settings": {name: value for name, value in flat.items() if _concerns(node, name)},
-        "code": fingerprint.code_digests([node.module, *node.also]),
+        "settings": {name: value for name, value in flat.items() if _concerns(keys, name)},
+        "code": code,
         "packages": dict(fingerprint.package_versions()),
     }
 
 
-def _concerns(node: Node, name: str) -> bool:
+def _concerns(keys: Iterable[str], name: str) -> bool:
     if name in IRRELEVANT:
         return False
-    return any(name == one or name.startswith(one + ".") for one in node.keys)
+    return any(name == one or name.startswith(one + ".") for one in keys)
 
 
 def build(*, name: str, folder: Path, steps: Iterable[Step]) -> Any:

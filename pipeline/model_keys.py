@@ -1,0 +1,86 @@
+"""Keys that the kind of model asks for, and those that it does not read.
+
+A key that would change nothing is refused where it is set: who set it expects something of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import SettingError
+from trainer.settings import MODEL_KINDS
+
+if TYPE_CHECKING:
+    from pipeline.config import PipelineConfig
+
+LANGUAGE = "causal-lm"
+OF_TOKENS = ("data.text", "model.sequence", "model.vocabulary", "model.vocabulary_size")
+
+
+def refusal(config: PipelineConfig) -> SettingError | None:
+    """Return what does not go with the kind of model, the first key of the file; None: all does."""
+    found = dict(_wrong(config))
+    order = sorted(found, key=lambda name: (_line(config, name), list(found).index(name)))
+    return found[order[0]] if order else None
+
+
+def _line(config: PipelineConfig, name: str) -> int:
+    place = config.where(name).removesuffix(f": {name}").rpartition(":")[2]
+    return int(place) if place.isdigit() else 0
+
+
+def _wrong(config: PipelineConfig) -> Iterator[tuple[str, SettingError]]:
+    yield from _asked_for(config)
+    values, kind = config.flat(), config.model.kind
+    for name, why, right in _not_read(config):
+        if name in config.set_keys:
+            yield (
+                name,
+                SettingError(
+                    f"is not read: {why}",
+                    where=config.where(name),
+                    holds=json.dumps(values[name]),
+                    right=f"leave it out{right.format(kind=kind)}",
+                ),
+            )
+
+
+def _asked_for(config: PipelineConfig) -> Iterator[tuple[str, SettingError]]:
+    """Yield a label that is missing, and a task that is another kind's."""
+    kind, task = config.model.kind, config.data.task
+    if kind != LANGUAGE and not config.data.label:
+        yield _must(config, "data.label", "must be set", right="name the column to predict")
+    if kind == LANGUAGE and task not in {"auto", LANGUAGE}:
+        what = 'must be "causal-lm" or "auto" where model.kind is "causal-lm"'
+        yield _must(config, "data.task", what, holds=task)
+    if kind != LANGUAGE and task == LANGUAGE:
+        what = 'goes with model.kind = "causal-lm" alone'
+        yield _must(config, "data.task", what, holds=task, right=f'model.kind is "{kind}"')
+
+
+def _must(config: PipelineConfig, name: str, what: str, **facts: Any) -> tuple[str, SettingError]:
+    if "holds" in facts:
+        facts["holds"] = json.dumps(facts["holds"])
+    return name, SettingError(what, where=config.where(name), **facts)
+
+
+def _not_read(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield keys that change nothing, why, and what else may be meant."""
+    kind = config.model.kind
+    if kind == "tabular":
+        other = ', or set model.kind to "text" or "causal-lm"'
+        for name in OF_TOKENS:
+            yield name, "a tabular model has no text column", other
+    elif config.model.vocabulary == "bytes":
+        other = ', or set model.vocabulary to "words"'
+        yield "model.vocabulary_size", "the tokens are bytes", other
+    if kind == LANGUAGE:
+        yield "data.label", "a language model predicts its text", ", and name the text as data.text"
+    else:
+        other = ', or set model.kind to "causal-lm"'
+        yield "training.token_loss", "no other model than a language model has such a loss", other
+    if kind not in MODEL_KINDS:
+        why = f"how {kind} attends is its own affair"
+        yield "training.attention", why, ", or take a model.kind of this house"
