@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import statistics_pb2
@@ -18,6 +19,8 @@ from trainer.errors import DataFileError
 
 NUMBERS = ("mean", "std_dev", "min", "max", "num_zeros")
 COMMON = ("num_missing", "num_non_missing", "min_num_values", "max_num_values", "tot_num_values")
+QUANTILES = statistics_pb2.Histogram.QUANTILES
+EPSILON = tfdv.StatsOptions().epsilon
 TOLERANCE = 0.02
 """Of the number of rows: TFDV's quantiles are within 0.01, and both sides have that error."""
 
@@ -110,6 +113,44 @@ def assert_equal_text(ours, theirs, name: str) -> None:
     assert ours.rank_histogram == theirs.rank_histogram, name
 
 
+def numbers_of(examples: str, split: str) -> dict[str, np.ndarray]:
+    """Return the sorted values of each number column of a split, none missing, float64."""
+    found: dict[str, list[np.ndarray]] = {}
+    for batch in statistics.read_examples(examples, split):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if not pa.types.is_null(column.type) and pa.types.is_primitive(column.type.value_type):
+                found.setdefault(name, []).append(np.asarray(column.flatten(), np.float64))
+    return {name: np.sort(np.concatenate(parts)) for name, parts in found.items()}
+
+
+def quantile_edges(stats) -> np.ndarray:
+    (histogram,) = [one for one in stats.histograms if one.type == QUANTILES]
+    return np.array([one.low_value for one in histogram.buckets]
+                    + [histogram.buckets[-1].high_value])  # fmt: skip
+
+
+def off_rank(edges: np.ndarray, values: np.ndarray) -> float:
+    """Return by what share of the values the worst edge misses the rank that it stands for.
+
+    Of equal values, one has every rank from the first of them to the last.
+    """
+    wanted = np.linspace(0, len(values), len(edges))
+    first = np.searchsorted(values, edges, side="left")
+    last = np.searchsorted(values, edges, side="right")
+    return float(np.maximum(0, np.maximum(first - wanted, wanted - last)).max() / len(values))
+
+
+def assert_quantiles_within_epsilon(ours, theirs, values: dict[str, np.ndarray]) -> None:
+    """TFDV's sketch promises each quantile within `StatsOptions.epsilon` of its rank, 1 %."""
+    assert {name for name, one in ours.items() if one.HasField("num_stats")} == set(values)
+    for name, own in values.items():
+        edges, right = (quantile_edges(one[name].num_stats) for one in (ours, theirs))
+        assert len(edges) == len(right) == 11, name
+        assert off_rank(edges, own) <= EPSILON, name
+        assert off_rank(right, own) <= EPSILON, name
+        assert (edges[0], edges[-1]) == (right[0], right[-1]), name
+
+
 def stored(value):
     """Return a value as a tf.Example holds it."""
     if isinstance(value, str):
@@ -140,7 +181,9 @@ def test_statistics_of_the_penguins_are_those_of_generate_statistics(
     for name in ("train", "eval"):
         ours = of(examples, name)
         assert ours.num_examples == len(splits[name]["species"])
-        assert_equal_statistics(features_of(ours), by_beam(examples, name, tmp_path / name))
+        theirs = by_beam(examples, name, tmp_path / name)
+        assert_equal_statistics(features_of(ours), theirs)
+        assert_quantiles_within_epsilon(features_of(ours), theirs, numbers_of(examples, name))
 
 
 def test_both_ways_of_reading_examples_give_the_same_columns(
@@ -221,7 +264,9 @@ def test_statistics_of_the_flights_are_exact(flights_examples, tmp_path) -> None
     # Beam takes a minute for the whole; a tenth has more distinct values than TFDV's sketch too.
     ours = features_of(of(flights_examples, "eval"))
     assert ours["tailnum"].string_stats.unique > 1024
-    assert_equal_statistics(ours, by_beam(flights_examples, "eval", tmp_path / "beam"))
+    theirs = by_beam(flights_examples, "eval", tmp_path / "beam")
+    assert_equal_statistics(ours, theirs)
+    assert_quantiles_within_epsilon(ours, theirs, numbers_of(flights_examples, "eval"))
 
     parts = statistics.compute(flights_examples, ["train", "eval"])
     parts["train"].merge(parts["eval"])
@@ -231,6 +276,17 @@ def test_statistics_of_the_flights_are_exact(flights_examples, tmp_path) -> None
         assert_exact_counts(whole[name].string_stats, columns[name])
     for name in ("air_time", "dep_time", "distance", "late"):
         assert_exact_numbers(whole[name].num_stats, columns[name])
+
+
+def test_an_edge_that_misses_its_rank_is_seen() -> None:
+    """What the quantile test above could not fail by would prove nothing."""
+    values = np.sort(np.random.default_rng(7).lognormal(size=10_000))
+    right = np.quantile(values, np.linspace(0, 1, 11))
+    assert off_rank(right, values) < 1e-3
+    wrong = right.copy()
+    wrong[5] = np.quantile(values, 0.52)
+    assert off_rank(wrong, values) == pytest.approx(0.02, abs=1e-3)
+    assert off_rank(np.full(11, 3.0), np.full(50, 3.0)) == 0
 
 
 def assert_exact_counts(stats, values: list) -> None:
