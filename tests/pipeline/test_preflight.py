@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -273,3 +275,20 @@ def test_the_result_is_ready_for_json_and_holds_the_first_error(tmp_path):
     assert said["status"] == "failed"
     assert "a.csv" in said["error"]
     assert set(said["environment"]) == {"processors", "memory", "GPUs", "disk"}
+
+
+def test_check_imports_nothing_heavy(tmp_path):
+    (tmp_path / "a.csv").write_text(rows("x,late", "0", "1", ""))
+    (tmp_path / "b.csv").write_text(rows("z,late", "0", "1"))
+    (tmp_path / "pipeline.toml").write_text('[data]\nfiles = ["a.csv", "b.csv"]\nlabel = "late"\n')
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom pipeline import config, preflight\n"
+        "assert preflight.result(config.load(Path('pipeline.toml')))['findings']\n"
+        "print([one for one in sys.modules if one in {'tensorflow', 'tfx', 'apache_beam', 'mlflow',"
+        " 'tensorflow_data_validation'}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(preflight.__file__).parents[1])},
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
