@@ -5,6 +5,7 @@ Light: reads protocol buffers, imports no TensorFlow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from components.features import Kind, guess_task
 from components.verdict import Anomaly, count_rows
+from components.weight_updates import enough_updates
 
 KINDS: dict[int, Kind] = {
     statistics_pb2.FeatureNameStatistics.INT: "int",
@@ -20,6 +22,10 @@ KINDS: dict[int, Kind] = {
     statistics_pb2.FeatureNameStatistics.STRING: "string",
 }
 Values = Mapping[str, Sequence[tuple[Any, int]]]
+DISTINCT_ROWS, DISTINCT_SHARE = 50, 0.95
+"""A text column with at least so many values, of which at least this share differ, is told."""
+DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(\D|$)")
+"""A date at the beginning: year, month, day, or the other way round."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def _unusable_label(train: Split, label: str) -> Iterator[Anomaly]:
         )
     elif train.is_empty(label):
         message = f"the label {label} has no value in any row of the train split"
-        yield Anomaly(label, "LABEL_ONE_VALUE", train.name, message)
+        yield Anomaly(label, "LABEL_EMPTY", train.name, message)
     elif len(values := train.values.get(label, [(0, 0), (1, 0)])) == 1:
         message = f"the label {label} has one value in the train split, {values[0][0]}"
         yield Anomaly(label, "LABEL_ONE_VALUE", train.name, message)
@@ -153,7 +159,9 @@ def few_rows(train: Split, *, global_batch: int) -> Iterator[Anomaly]:
             "FEW_ROWS",
             train.name,
             f"train split has {count_rows(train.rows)}, fewer than training.global_batch "
-            f"({global_batch:,}): each epoch is one partial batch",
+            f"({global_batch:,}): each epoch is one partial batch and one weight update, so "
+            "training.epochs is the number of updates (training.steps, where it is set); "
+            f"{enough_updates(train.rows, global_batch)}",
         )
 
 
@@ -168,6 +176,37 @@ def idle_columns(train: Split, *, but: Sequence[str]) -> Iterator[Anomaly]:
         elif not train.missing(name) and _is_constant(feature):
             message = f"column {name} has the same value in every row of the train split"
             yield Anomaly(name, "CONSTANT_COLUMN", train.name, message)
+
+
+def distinct_columns(
+    train: Split, *, but: Sequence[str], splits_by_time: bool = False
+) -> Iterator[Anomaly]:
+    """Yield the text columns in which (nearly) every value is another: dates, ids, free text.
+
+    Args:
+        train: the train split.
+        but: columns that are no features.
+        splits_by_time: whether the configuration splits by time already.
+    """
+    for name, feature in train.columns.items():
+        if name in but or not feature.HasField("string_stats"):
+            continue
+        there, distinct = train.rows - train.missing(name), int(feature.string_stats.unique)
+        if there >= DISTINCT_ROWS and distinct >= DISTINCT_SHARE * there:
+            message = (
+                f"column {name}: {distinct:,} of {there:,} values differ, so nothing can be "
+                "learned from one of them"
+            )
+            if _holds_dates(feature):
+                message += "; it holds dates" + (
+                    "" if splits_by_time else ', by which data.split.by = "time" can split'
+                )
+            yield Anomaly(name, "DISTINCT_VALUES", train.name, message)
+
+
+def _holds_dates(feature: statistics_pb2.FeatureNameStatistics) -> bool:
+    shown = [one.value for one in feature.string_stats.top_values]
+    return bool(shown) and all(DATE.match(value) for value in shown)
 
 
 def _is_constant(feature: statistics_pb2.FeatureNameStatistics) -> bool:

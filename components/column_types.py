@@ -214,7 +214,7 @@ def settle(seen: Mapping[str, Seen]) -> Layout:
     said = []
     for name, one in seen.items():
         if not one.has_values:
-            said.append(f"column {name} has no values")
+            said.append(f"column {name} has no value in any row of any file")
         elif one.is_huge and not (one.is_text or one.has_fraction):
             said.append(f"column {name} holds whole numbers past 64 bits; it is kept as text")
         elif one.kind == "float" and one.is_inexact:

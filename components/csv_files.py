@@ -44,30 +44,29 @@ def see(path: Path, part: Range, names: list[str], null: Nulls) -> tuple[int, di
     Raises:
         Unparsed: when the range does not hold records alone.
     """
-    return _see(_blocks(path, part), names, null)
+    rows, seen = 0, {name: Seen() for name in names}
+    for batch in _texts(_blocks(path, part), names):
+        rows += batch.num_rows
+        for name, column in zip(names, batch.columns, strict=True):
+            seen[name].merge(see_column(column, null))
+    return rows, seen
 
 
-def see_head(path: Path, names: list[str], null: Nulls) -> dict[str, Seen]:
-    """Return what the values of the first few megabytes show, by column.
+def head(path: Path, names: list[str], *, size: int) -> tuple[pa.Table, bool]:
+    """Return the cells of about the first `size` bytes, and whether those are all of the file.
 
     Raises:
         Unparsed: when they do not hold records alone.
-        DataFileError: there is no record.
     """
-    first = itertools.islice(csv_records.blocks(path), 1)
-    rows, seen = _see((data for _, data in first), names, null)
-    if not rows:
-        raise DataFileError("a header and no rows", where=str(path), right="rows")
-    return seen
+    found = csv_records.blocks(path, size)
+    batches = list(_texts((data for _, data in itertools.islice(found, 1)), names))
+    texts = pa.schema([(name, pa.string()) for name in names])
+    return pa.Table.from_batches(batches, texts), next(found, None) is None
 
 
-def _see(blocks: Iterable[Any], names: list[str], null: Nulls) -> tuple[int, dict[str, Seen]]:
-    rows, seen = 0, {name: Seen() for name in names}
-    for batch in _texts(blocks, names):
-        rows += batch.num_rows
-        for name, column in zip(names, batch.columns, strict=True):
-            seen[name].merge(see_texts(column.dictionary_encode().dictionary, null))
-    return rows, seen
+def see_column(column: pa.Array, null: Nulls) -> Seen:
+    """Return what the cells of a column show."""
+    return see_texts(column.dictionary_encode().dictionary, null)
 
 
 def read(

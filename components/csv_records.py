@@ -45,7 +45,11 @@ def open_bytes(path: Path) -> Generator[BinaryIO, None, None]:
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         what = "cannot be unpacked" if path.suffix == ".gz" else "cannot be read"
-        raise DataFileError(f"{what}: {error}", where=str(path), right="a whole file") from error
+        raise DataFileError(
+            f"the file {what} ({error})",
+            where=str(path),
+            right="copy it here again, whole and readable by this user",
+        ) from error
 
 
 def header(path: Path) -> list[str]:
@@ -58,13 +62,15 @@ def header(path: Path) -> list[str]:
         start = file.read(4096)
     if start[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in start:
         raise DataFileError(
-            "not UTF-8: it begins as UTF-16 or as no text at all",
+            "the file is not UTF-8 text: it begins as UTF-16 or as no text at all",
             where=str(path),
-            right="save the file as UTF-8",
+            holds="the bytes " + start[:4].hex(" ").upper(),
+            right="save it as CSV in UTF-8",
         )
     line, _, names = next(records(path), (1, 1, []))
     if not names:
-        raise DataFileError("the file is empty", where=str(path), right="a header and rows")
+        empty = no_header(path)
+        raise empty
     for at, name in enumerate(names):
         if _byte_of(name) is not None:
             not_text = _not_utf8(f"{path}:{line}", f"column {at + 1} of the header", name)
@@ -73,18 +79,41 @@ def header(path: Path) -> list[str]:
     return names
 
 
+def no_header(path: Path) -> DataFileError:
+    """Return the error of a file without a byte that says anything."""
+    return DataFileError(
+        "the file is empty",
+        where=str(path),
+        holds=f"{path.stat().st_size} bytes, and no header",
+        right="write a line with the columns' names, and the rows below it",
+    )
+
+
+def no_rows(path: Path, names: list[str]) -> DataFileError:
+    """Return the error of a file that has columns and no row."""
+    return DataFileError(
+        "the file has a header and no rows",
+        where=str(path),
+        holds=f"the columns {', '.join(names[:20])}",
+        right="give it at least one row, or take it out of data.files",
+    )
+
+
 def _check_names(where: str, names: list[str]) -> None:
     if all(_is_number(name) for name in names):
         raise DataFileError(
-            f"the header looks numeric: {names[0]}",
+            "the header looks numeric",
             where=where,
-            right="put a line with the columns' names first",
+            holds=", ".join(names[:5]) + (", ..." if len(names) > 5 else ""),
+            right="put a line with the columns' names above the rows",
         )
     numbers: dict[str, int] = {}
     for number, name in enumerate(names, start=1):
         if not name.strip():
             raise DataFileError(
-                f"column {number} has no name", where=where, right="name every column"
+                f"column {number} has no name",
+                where=where,
+                right="give every column of the header a name",
             )
         if (first := numbers.setdefault(name, number)) != number:
             raise DataFileError(
@@ -102,18 +131,22 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def blocks(path: Path) -> Generator[tuple[int, bytes], None, None]:
-    """Yield the records after the header in runs of about `BLOCK_BYTES`, each with its first byte.
+def blocks(path: Path, size: int = 0) -> Generator[tuple[int, bytes], None, None]:
+    """Yield the records after the header in runs, each with its first byte.
+
+    Args:
+        path: the file.
+        size: about how many bytes a run has; 0: `BLOCK_BYTES`.
 
     Raises:
         DataFileError: naming the line of a quote that nothing closes, or that text follows.
     """
     with open_bytes(path) as file:
-        start = _header_bytes(path, file)
+        start, size = _header_bytes(path, file), size or BLOCK_BYTES
         left, is_last = b"", False
         while not is_last:
-            more = file.read(BLOCK_BYTES)
-            data, is_last = left + more, len(more) < BLOCK_BYTES
+            more = file.read(size)
+            data, is_last = left + more, len(more) < size
             found = record_ends(data, is_last=is_last)
             if wrong := _wrong(found, data, is_last=is_last):
                 refused = _misquoted(path, start + wrong[0], wrong[1])
@@ -273,7 +306,11 @@ def records(path: Path) -> Generator[tuple[int, int, list[str]], None, None]:
                     yield line, before, cells
         except csv.Error as error:
             where = f"{path}:{before + 1}"
-            raise DataFileError(f"not a CSV record: {error}", where=where) from error
+            raise DataFileError(
+                f"this is no CSV record ({error})",
+                where=where,
+                right="quote cells that hold commas, quotes or line breaks",
+            ) from error
 
 
 def explain(path: Path, names: list[str], otherwise: str) -> DataFileError:
@@ -289,14 +326,19 @@ def explain(path: Path, names: list[str], otherwise: str) -> DataFileError:
             count += 1
             named.extend([(line, len(cells))] if count <= NAMED_LINES else [])
     if not named:
-        return DataFileError(otherwise, where=str(path), right="a UTF-8 CSV file with a header")
+        return DataFileError(
+            f"the file cannot be read as CSV ({otherwise})",
+            where=str(path),
+            right="save it as CSV in UTF-8, with a header",
+        )
     (line, found), *others = named
-    tail = "".join(f", line {at}: {cells}" for at, cells in others)
-    tail += f" and {count - NAMED_LINES} more" if count > NAMED_LINES else ""
-    rows = "1 row" if count == 1 else f"{count} rows"
+    also = [f"line {at} has {cells}" for at, cells in others]
+    also += [f"{count - NAMED_LINES:,} more lines are as wrong"] if count > NAMED_LINES else []
     return DataFileError(
-        f"expected {len(names)} columns, found {found}{tail}; {rows} refused in all",
+        f"expected {len(names)} columns, found {found}",
         where=f"{path}:{line}",
+        holds=f"{count:,} such {'row' if count == 1 else 'rows'} in all"
+        + (f" ({', '.join(also)})" if also else ""),
         right="quote cells that hold commas, and give every row as many cells as the header has",
     )
 
@@ -310,9 +352,10 @@ def _byte_of(cell: str) -> int | None:
 
 def _not_utf8(where: str, column: str, cell: str) -> DataFileError:
     return DataFileError(
-        f"not UTF-8 (byte 0x{_byte_of(cell) or 0:02X} in {column})",
+        f"{column} is not UTF-8",
         where=where,
-        right="save the file as UTF-8",
+        holds=f"the byte 0x{_byte_of(cell) or 0:02X}",
+        right="save the file in UTF-8",
     )
 
 

@@ -125,9 +125,7 @@ class Shards:
             return self._is_eval(batch)
         except split.RowRefused as error:
             (place,) = readers.places(part.path, [part.first + before + error.row])
-            raise DataFileError(
-                error.what, where=place, holds=error.holds, right=error.right
-            ) from error
+            raise error.at(place) from error
 
     def _count(self, part: Part, counts: Counter[str]) -> None:
         """Add what a part came to.
@@ -137,9 +135,10 @@ class Shards:
         """
         if counts.total() != part.rows:
             raise DataFileError(
-                f"the file changed while it was read: {part.rows} rows, then {counts.total()}",
+                f"the file changed while it was read: {part.rows:,} rows of it were "
+                f"{counts.total():,} a moment later",
                 where=str(part.path),
-                right="run again when nothing writes to it",
+                right="run again when nothing writes to it any more",
             )
         with self._lock:
             self.counts += counts
@@ -230,19 +229,29 @@ def _describe(examples: Any, shards: Shards) -> None:
         example_gen_utils.FILE_FORMAT_PROPERTY_NAME, "tfrecords_gzip"
     )
     examples.set_int_custom_property("span", 0)
+    told = facts(shards)
+    (shards.folder / "rows.json").write_text(json.dumps(told))
+    journal.append(_events(), "data", **told)
+
+
+def facts(shards: Shards) -> dict[str, Any]:
+    """Return what ``rows.json`` holds of written examples: rows, types, files."""
     source = shards.source
-    told = {
+    return {
         "examples": {name: shards.counts[name] for name in split.SPLITS},
         "rows_read": sum(source.rows.values()),
         "rows_refused": 0,
         "types": source.layout.kinds,
         "files": [
-            {"path": str(path), "rows": rows, "sha256": file_digest(path)}
+            {
+                "path": str(path),
+                "rows": rows,
+                "sha256": file_digest(path),
+                "lacks": [name for name in source.layout.kinds if name not in source.names[path]],
+            }
             for path, rows in source.rows.items()
         ],
     }
-    (shards.folder / "rows.json").write_text(json.dumps(told))
-    journal.append(_events(), "data", **told)
 
 
 def _warn(messages: Iterable[str]) -> None:

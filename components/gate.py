@@ -25,9 +25,10 @@ from components.anomalies import read_anomalies
 from components.checks import Split
 from components.evidence import Check, Evidence, Row
 from components.expectations import Expectations
+from components.file_columns import File, differing, short_name
 from components.row_sources import place_names, rows_of
 from components.schema import infer_schema, read_schema
-from components.statistics import read_statistics, read_values
+from components.statistics import read_rows, read_statistics, read_values
 from components.verdict import Anomaly
 from trainer import journal
 
@@ -114,7 +115,7 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         null = column_types.nulls(settings["null_values"]).number
         expected = Expectations(read_schema(data.schema), null)
         tfdv = [one for name in data.splits for one in read_anomalies(data.anomalies, name)]
-        own = _own_checks(splits, settings)
+        own = [*_own_checks(splits, settings), *_differing_files(data.examples, settings)]
         told = [
             _in_words(one, expected, splits)
             for one in _without_repeats(tfdv, own, label)
@@ -177,11 +178,28 @@ def _own_checks(splits: Sequence[Split], settings: dict[str, Any]) -> list[Anoma
         *checks.label_anomalies(splits, label, task=settings["task"]),
         *checks.few_rows(train, global_batch=settings["global_batch"]),
         *checks.idle_columns(train, but=[label, *ignored]),
+        *checks.distinct_columns(
+            train, but=[label, *ignored], splits_by_time=settings["split"]["by"] == "time"
+        ),
         *(
             Anomaly(name, "LABEL_COPY", train.name, f"column {name} is a copy of the label {label}")
             for name in copies
         ),
     ]
+
+
+def _differing_files(examples: str, settings: dict[str, Any]) -> list[Anomaly]:
+    """Return which files differ in their columns, as ExampleGen found them."""
+    told = read_rows(examples)
+    files = [
+        File(
+            short_name(one["path"], settings["files"]),
+            [name for name in told["types"] if name not in one["lacks"]],
+            one["rows"],
+        )
+        for one in told.get("files", ())
+    ]
+    return list(differing(files, but=[settings["label"], *_differs_by_design(settings)]))
 
 
 def _without_repeats(tfdv: Sequence[Anomaly], own: Sequence[Anomaly], label: str) -> list[Anomaly]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from pathlib import Path
 
@@ -22,9 +23,9 @@ def _open(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataFileError(
-            f"not a readable Parquet file: {str(error).splitlines()[0]}",
+            f"the file is no Parquet that can be read ({str(error).splitlines()[0]})",
             where=str(path),
-            right="write it again",
+            right="write it again, or give it the ending of what it is",
         ) from error
 
 
@@ -37,14 +38,24 @@ def header(path: Path) -> list[str]:
     schema = _open(path).schema_arrow
     for number, field in enumerate(schema, start=1):
         if not field.name.strip():
-            raise DataFileError(f"column {number} has no name", where=str(path))
+            raise DataFileError(
+                f"column {number} has no name",
+                where=str(path),
+                right="give every column a name",
+            )
         if schema.names.index(field.name) != number - 1:
-            raise DataFileError(f"column name '{field.name}' occurs twice", where=str(path))
+            first = schema.names.index(field.name) + 1
+            raise DataFileError(
+                f"column name '{field.name}' occurs twice (columns {first} and {number})",
+                where=str(path),
+                right="give each column a name of its own",
+            )
         if not _is_covered(_item(field.type)):
             raise DataFileError(
-                f"column {field.name} is {field.type}, which no rule covers",
+                f"column {field.name} has a type that cannot be read",
                 where=str(path),
-                right="write it as number, text, boolean, date, time or a list of them",
+                holds=str(field.type),
+                right="write it as numbers, texts, booleans, dates, times or lists of them",
             )
     return list(schema.names)
 
@@ -88,19 +99,50 @@ def see(path: Path, part: Range, null: Nulls) -> tuple[int, dict[str, Seen]]:
     """
     rows, seen = 0, {name: Seen() for name in header(path)}
     for batch in _batches(path, part):
+        check_texts(path, batch, part[1] + rows)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            try:
-                # Arrow reads texts from Parquet without looking at their bytes.
-                column.validate(full=True)
-            except pa.ArrowInvalid as error:
-                not_text = _not_utf8(path, name, column, part[1] + rows)
-                raise not_text from error
-            seen[name].merge(_see_column(column, null))
+            seen[name].merge(see_column(column, null))
         rows += batch.num_rows
     return rows, seen
 
 
-def _see_column(column: pa.Array, null: Nulls) -> Seen:
+def head(path: Path, *, rows: int) -> tuple[pa.Table, bool]:
+    """Return the first rows of a file, and whether those are all.
+
+    Raises:
+        DataFileError: when they cannot be read, or hold a text that is not UTF-8.
+    """
+    file = _open(path)
+    batches = []
+    if file.num_row_groups:
+        batches = list(itertools.islice(_batches(path, (0, 0), rows=rows), 1))
+    for batch in batches:
+        check_texts(path, batch, 0)
+    found = pa.Table.from_batches(batches, batches[0].schema if batches else file.schema_arrow)
+    return found, found.num_rows == file.metadata.num_rows
+
+
+def check_texts(path: Path, batch: pa.RecordBatch, first: int) -> None:
+    """Refuse text that is not UTF-8: Arrow reads it from Parquet without looking at its bytes.
+
+    Args:
+        path: the file.
+        batch: some of its rows.
+        first: the row that they begin with.
+
+    Raises:
+        DataFileError: naming column and row.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            not_text = _not_utf8(path, name, column, first)
+            raise not_text from error
+
+
+def see_column(column: pa.Array, null: Nulls) -> Seen:
+    """Return what the values of a column show."""
     is_list = _is_list(column.type)
     values = _decoded(column.flatten() if is_list else column)
     if pa.types.is_decimal(values.type):
@@ -134,7 +176,7 @@ def _not_utf8(path: Path, name: str, column: pa.Array, first: int) -> DataFileEr
     return DataFileError(
         f"column {name} holds text that is not UTF-8",
         where=f"{path}:row {first + row + 1}",
-        right="write the column's texts as UTF-8",
+        right="write the column's texts in UTF-8",
     )
 
 
@@ -176,13 +218,14 @@ def read(
     """Yield the rows of a row group, typed as in `column_types`; lists stay lists."""
     for batch in _batches(path, part):
         columns = [
-            _typed_column(column, name, layout, null)
+            typed_column(column, name, layout, null)
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _typed_column(column: pa.Array, name: str, layout: Layout, null: Nulls) -> pa.Array:
+def typed_column(column: pa.Array, name: str, layout: Layout, null: Nulls) -> pa.Array:
+    """Return a column typed as in `column_types`; lists stay lists."""
     kind = layout.kinds[name]
     if not _is_list(column.type):
         return typed(_plain(column), kind, null)
@@ -216,12 +259,14 @@ def _iso(values: pa.Array) -> pa.Array:
     return pc.replace_substring(texts, " ", "T") if pa.types.is_timestamp(values.type) else texts
 
 
-def _batches(path: Path, part: Range) -> Generator[pa.RecordBatch, None, None]:
+def _batches(
+    path: Path, part: Range, rows: int = BATCH_ROWS
+) -> Generator[pa.RecordBatch, None, None]:
     try:
-        yield from _open(path).iter_batches(BATCH_ROWS, row_groups=[part[0]], use_threads=False)
+        yield from _open(path).iter_batches(rows, row_groups=[part[0]], use_threads=False)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataFileError(
-            f"damaged in row group {part[0] + 1}: {str(error).splitlines()[0]}",
+            f"the file is damaged in row group {part[0] + 1} ({str(error).splitlines()[0]})",
             where=str(path),
-            right="write it again",
+            right="copy it here again, or write it again",
         ) from error

@@ -7,7 +7,6 @@ rules for types and missing values stand in `column_types`.
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import os
 import threading
@@ -60,7 +59,7 @@ def resolve(spec: str | Sequence[str], base: Path) -> Found:
             "it names no file",
             where="data.files",
             holds=repr(spec),
-            right="a path, a glob, or a list of them",
+            right="name a path, a glob, or a list of them",
         )
     for one in [spec] if isinstance(spec, str) else spec:
         found = _resolve_one(one, base)
@@ -105,7 +104,7 @@ def _near(path: Path) -> str:
 
     names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1)
-    return f"the nearest is {near[0]}" if near else f"looked for {path}"
+    return f"the nearest is {near[0]}" if near else f"name a file that is there, unlike {path}"
 
 
 def _check_named(path: Path) -> None:
@@ -116,12 +115,14 @@ def _check_named(path: Path) -> None:
     """
     if not path.name.endswith(SUFFIXES):
         raise DataFileError(
-            f"not a kind of file that is read: {path.suffix or 'no ending'}",
+            "not a kind of file that is read",
             where=str(path),
+            holds=f"the ending {path.suffix}" if path.suffix else "no ending in its name",
             right=f"name files that end in {', '.join(SUFFIXES)}",
         )
     if not path.stat().st_size:
-        raise DataFileError("the file is empty", where=str(path), right="a header and rows")
+        empty = csv_records.no_header(path)
+        raise empty
 
 
 def _why_not(path: Path) -> str:
@@ -185,27 +186,33 @@ class Source:
         Raises:
             DataFileError: the file is not what it was when it was inspected.
         """
-        with _explained(part.path, self.names[part.path]):
+        with explained(part.path, self.names[part.path]):
             for batch in self._batches(part):
-                columns = [self._column(batch, name) for name in self.layout.kinds]
-                yield pa.RecordBatch.from_arrays(columns, list(self.layout.kinds))
+                yield completed(batch, self.layout)
 
     def _batches(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
-        if _is_csv(part.path):
+        if is_csv(part.path):
             names = self.names[part.path]
             return csv_files.read(part.path, part.place, names, self.layout, self.null)
         return parquet_files.read(part.path, part.place, self.layout, self.null)
 
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        at = batch.schema.get_field_index(name)
-        kind = column_types.ARROW[self.layout.kinds[name]]
-        if name in self.layout.empty and name not in self.layout.lists:
-            return pa.nulls(batch.num_rows, kind)
-        if name in self.layout.lists:
-            if at < 0:
-                return pa.nulls(batch.num_rows, pa.large_list(kind))
-            return _as_lists(batch.column(at))
-        return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
+
+def completed(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
+    """Return typed rows of one file with every column of the layout, in the layout's order."""
+    columns = [_column(batch, name, layout) for name in layout.kinds]
+    return pa.RecordBatch.from_arrays(columns, list(layout.kinds))
+
+
+def _column(batch: pa.RecordBatch, name: str, layout: Layout) -> pa.Array:
+    at = batch.schema.get_field_index(name)
+    kind = column_types.ARROW[layout.kinds[name]]
+    if name in layout.empty and name not in layout.lists:
+        return pa.nulls(batch.num_rows, kind)
+    if name in layout.lists:
+        if at < 0:
+            return pa.nulls(batch.num_rows, pa.large_list(kind))
+        return _as_lists(batch.column(at))
+    return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at)
 
 
 def _as_lists(column: pa.Array) -> pa.Array:
@@ -227,7 +234,7 @@ def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
     """
     null = column_types.nulls(null_values)
     paths = [Path(one) for one in files]
-    names = {path: _header(path) for path in paths}
+    names = {path: header(path) for path in paths}
     work = [(path, place) for path in paths for place in _ranges(path)]
     found = _side_by_side(lambda one: _see(*one, names[one[0]], null), work)
     seen = {name: Seen() for path in paths for name in names[path]}
@@ -239,11 +246,11 @@ def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
             seen[name].merge(one)
     for path, rows in first.items():
         if not rows:
-            raise DataFileError("a header and no rows", where=str(path), right="rows")
+            empty = csv_records.no_rows(path, names[path])
+            raise empty
     layout = column_types.settle(seen)
-    _check_finite(layout, names, null)
-    said = (*layout.warnings, *_lacking(layout, names))
-    return Source(dataclasses.replace(layout, warnings=said), tuple(parts), names, null)
+    check_finite(layout, names, null)
+    return Source(layout, tuple(parts), names, null)
 
 
 def _side_by_side(see: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
@@ -257,7 +264,7 @@ def _side_by_side(see: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
             raise
 
 
-def _check_finite(layout: Layout, names: Mapping[Path, list[str]], null: Nulls) -> None:
+def check_finite(layout: Layout, names: Mapping[Path, list[str]], null: Nulls) -> None:
     """Refuse a number that is not finite.
 
     Raises:
@@ -265,46 +272,40 @@ def _check_finite(layout: Layout, names: Mapping[Path, list[str]], null: Nulls) 
     """
     for name in layout.infinite:
         for path in (path for path, own in names.items() if name in own):
-            find = csv_files.not_finite if _is_csv(path) else parquet_files.not_finite
+            find = csv_files.not_finite if is_csv(path) else parquet_files.not_finite
             if refused := find(path, name, null):
                 raise refused
 
 
-def _lacking(layout: Layout, names: Mapping[Path, list[str]]) -> list[str]:
-    """Return which files lack columns that others have."""
-    lacking = {
-        path: [name for name in layout.kinds if name not in own] for path, own in names.items()
-    }
-    return [
-        f"{path.name} has no column {', '.join(gone)}; it is missing in all of its rows"
-        for path, gone in lacking.items()
-        if gone
-    ]
-
-
-def _is_csv(path: Path) -> bool:
+def is_csv(path: Path) -> bool:
+    """Say whether a file is a CSV by its name."""
     return path.name.endswith((".csv", ".csv.gz"))
 
 
-def _header(path: Path) -> list[str]:
-    return csv_records.header(path) if _is_csv(path) else parquet_files.header(path)
+def header(path: Path) -> list[str]:
+    """Return a file's column names.
+
+    Raises:
+        DataFileError: when there are none, or some that cannot be.
+    """
+    return csv_records.header(path) if is_csv(path) else parquet_files.header(path)
 
 
 def _ranges(path: Path) -> list[tuple[int, int]]:
-    return csv_files.ranges(path) if _is_csv(path) else parquet_files.ranges(path)
+    return csv_files.ranges(path) if is_csv(path) else parquet_files.ranges(path)
 
 
 def _see(
     path: Path, place: tuple[int, int], names: list[str], null: Nulls
 ) -> tuple[int, dict[str, Seen]]:
-    if not _is_csv(path):
+    if not is_csv(path):
         return parquet_files.see(path, place, null)
-    with _explained(path, names):
+    with explained(path, names):
         return csv_files.see(path, place, names, null)
 
 
 @contextmanager
-def _explained(path: Path, names: list[str]) -> Generator[None, None, None]:
+def explained(path: Path, names: list[str]) -> Generator[None, None, None]:
     """Turn a failed parse into the error that names the lines.
 
     Raises:
@@ -327,30 +328,6 @@ def places(path: Path, rows: Iterable[int]) -> list[str]:
         rows: from 0, in the file's order.
     """
     wanted = sorted(set(rows))
-    if _is_csv(path):
+    if is_csv(path):
         return [f"{path}:{line}" for line in csv_records.lines_of(path, wanted)]
     return [f"{path}:row {row + 1}" for row in wanted]
-
-
-def head(files: Sequence[str | Path], null_values: Iterable[str]) -> dict[str, Any]:
-    """Return the columns of all files with the types that their first part shows.
-
-    Raises:
-        DataFileError: when a header or a first part cannot be read.
-    """
-    null = column_types.nulls(null_values)
-    seen: dict[str, Seen] = {}
-    for path in map(Path, files):
-        names = _header(path)
-        for name in names:
-            seen.setdefault(name, Seen())
-        for name, one in _see_head(path, names, null).items():
-            seen[name].merge(one)
-    return dict(column_types.settle(seen).kinds)
-
-
-def _see_head(path: Path, names: list[str], null: Nulls) -> dict[str, Seen]:
-    if not _is_csv(path):
-        return next((parquet_files.see(path, place, null)[1] for place in _ranges(path)), {})
-    with _explained(path, names):
-        return csv_files.see_head(path, names, null)

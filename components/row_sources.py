@@ -5,7 +5,6 @@ They come from the source files, with their places; where those are not at hand,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from components import evidence, readers, split
 from components.evidence import Row, Rows
+from components.file_columns import short_name
 from components.readers import Source
 from components.statistics import read_examples
 from trainer.errors import InputError
@@ -103,10 +103,9 @@ def place_names(rows: Iterable[Row], files: Sequence[str]) -> dict[Row, str]:
     by_file: dict[Path, set[int]] = {}
     for path, row in rows:
         by_file.setdefault(path, set()).add(row)
-    folder = os.path.commonpath([str(Path(path).parent) for path in files]) if files else ""
     named = {}
     for path, wanted in by_file.items():
         places = readers.places(path, wanted)
         for row, place in zip(sorted(wanted), places, strict=True):
-            named[path, row] = place.replace(str(path), os.path.relpath(path, folder), 1)
+            named[path, row] = place.replace(str(path), short_name(path, files), 1)
     return named

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from components.column_types import Layout
 from components.value_counts import ValueCounts
+from components.verdict import count_rows
 from trainer.errors import DataFileError, SettingError
 
 SPLITS = ("train", "eval")
@@ -35,6 +36,10 @@ class RowRefused(DataFileError):
 
     row = 0
 
+    def at(self, place: str) -> DataFileError:
+        """Return the error with the row's place in its file."""
+        return DataFileError(self.what, where=place, holds=self.holds, right=self.right)
+
 
 def by_settings(
     split: Mapping[str, Any], layout: Layout, batches: Callable[[], Iterable[pa.RecordBatch]]
@@ -49,6 +54,26 @@ def by_settings(
     Raises:
         SettingError: when the column is not there or does not hold what a split needs.
     """
+    check_column(split, layout)
+    column = split["column"]
+    if split["by"] == "time":
+        return by_time(column, split["eval"], batches())
+    if split["by"] == "column":
+        return by_column(column)
+    columns = [column] if column else list(layout.kinds)
+    return by_hash(columns, split["eval"])
+
+
+def check_column(split: Mapping[str, Any], layout: Layout) -> None:
+    """Refuse a column that cannot say what split a row is in.
+
+    Args:
+        split: ``by`` and ``column``.
+        layout: the columns.
+
+    Raises:
+        SettingError: when it is not there, or holds lists.
+    """
     column = split["column"]
     if column and column not in layout.kinds:
         raise SettingError(
@@ -60,14 +85,8 @@ def by_settings(
     if column in layout.lists and split["by"] != "hash":
         raise SettingError(
             "the column holds lists", where="data.split.column", holds=f'"{column}"',
-            right="a column with one value in each row",
+            right="name a column with one value in each row",
         )  # fmt: skip
-    if split["by"] == "time":
-        return by_time(column, split["eval"], batches())
-    if split["by"] == "column":
-        return by_column(column)
-    columns = [column] if column else list(layout.kinds)
-    return by_hash(columns, split["eval"])
 
 
 def by_hash(columns: Iterable[str], share: float) -> IsEval:
@@ -144,29 +163,8 @@ def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsE
     Raises:
         SettingError: when a row has no time, its text is no date, or all have the same time.
     """
-    counts, missing = ValueCounts(), 0
-    for batch in batches:
-        own = batch.column(batch.schema.get_field_index(column))
-        counts.add(own)
-        missing += own.null_count
-    if missing:
-        raise SettingError(
-            f"{missing} rows have no time in column {column}",
-            where="data.split.column",
-            holds=f'"{column}"',
-            right="split by hash, or by a column that every row fills",
-        )
-    table = counts.table().sort_by("value")
+    table = times_of(column, batches)
     times = table["value"]
-    if pa.types.is_string(times.type):
-        wrong = times.filter(pc.invert(pc.match_substring_regex(times, _ISO)))
-        if len(wrong):
-            raise SettingError(
-                f"column {column} holds texts that are no ISO 8601 time",
-                where="data.split.column",
-                holds=f'"{wrong[0].as_py()}"',
-                right="write times as 2013-01-31T05:00:00Z, or as numbers",
-            )
     if len(times) < 2:
         raise SettingError(
             f"all rows have the same time in column {column}",
@@ -185,6 +183,37 @@ def by_time(column: str, share: float, batches: Iterable[pa.RecordBatch]) -> IsE
     return is_eval
 
 
+def times_of(column: str, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Return columns ``value`` and ``count`` of the rows' times, oldest first.
+
+    Raises:
+        SettingError: when a row has no time, or its text is no date.
+    """
+    counts, missing = ValueCounts(), 0
+    for batch in batches:
+        own = batch.column(batch.schema.get_field_index(column))
+        counts.add(own)
+        missing += own.null_count
+    if missing:
+        raise SettingError(
+            f"column {column} has no time in {count_rows(missing)}",
+            where="data.split.column",
+            holds=f'"{column}"',
+            right="split by hash, or by a column that every row fills",
+        )
+    table = counts.table().sort_by("value")
+    if pa.types.is_string(table["value"].type):
+        wrong = table["value"].filter(pc.invert(pc.match_substring_regex(table["value"], _ISO)))
+        if len(wrong):
+            raise SettingError(
+                f"column {column} must hold ISO 8601 times where it is text",
+                where="data.split.column",
+                holds=f'"{column}" with "{wrong[0].as_py()}"',
+                right="write times as 2013-01-31T05:00:00Z, or as numbers",
+            )
+    return table
+
+
 def by_column(column: str) -> IsEval:
     """Hold back the rows whose column says ``eval``; the others must say ``train``."""
 
@@ -201,10 +230,10 @@ def by_column(column: str) -> IsEval:
 def _unknown_split(column: str, values: pa.Array, row: int) -> RowRefused:
     other = values[row].as_py()
     refused = RowRefused(
-        f"column {column} names the split of each row",
+        f"column {column} names no split",
         where="data.split.column",
-        holds="nothing in a row" if other is None else f'"{other}"',
-        right="train or eval in every row",
+        holds="nothing" if other is None else f'"{other}"',
+        right='write "train" or "eval" in every row, or set data.split.by to "hash" or "time"',
     )
     refused.row = row
     return refused

@@ -44,6 +44,7 @@ STATISTICS_FILE = "FeatureStats.pb"
 VALUES_FILE = "values.json"
 ROWS_FILE = "rows.json"
 TELL_SECONDS = 0.2
+REMAKE = "run again with --no-cache ExampleGen, which writes it anew"
 TENSOR_TYPES = {"int": tf.int64, "float": tf.float32, "string": tf.string}
 
 
@@ -228,8 +229,13 @@ def column_kinds(examples: str) -> dict[str, str]:
 
     Empty for examples that something else wrote.
     """
+    return read_rows(examples).get("types", {})
+
+
+def read_rows(examples: str) -> dict[str, Any]:
+    """Return what our ExampleGen wrote of files, rows and types; nothing of other examples."""
     path = Path(examples) / ROWS_FILE
-    return json.loads(path.read_text())["types"] if path.exists() else {}
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def read_shard(path: Path, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
@@ -301,10 +307,12 @@ def _read_records(path: Path) -> Iterator[list[bytes]]:
                 yield records
     except (OSError, EOFError) as error:
         raise DataFileError(
-            "cannot read these examples", where=str(path), holds=str(error)
+            f"these examples cannot be read ({error})", where=str(path), right=REMAKE
         ) from error
     if left:
-        raise DataFileError("the file ends in the middle of an example", where=str(path))
+        raise DataFileError(
+            "the file ends in the middle of an example", where=str(path), right=REMAKE
+        )
 
 
 def _split_records(data: bytes) -> tuple[list[bytes], bytes]:
@@ -320,8 +328,7 @@ def _split_records(data: bytes) -> tuple[list[bytes], bytes]:
 
 def _progress(examples: str) -> Callable[[int], None]:
     """Return a function that takes a number of rows and tells the run's journal of their sum."""
-    path = Path(examples) / ROWS_FILE
-    total = json.loads(path.read_text())["rows_read"] if path.exists() else 0
+    total = read_rows(examples).get("rows_read", 0)
     lock, state = threading.Lock(), {"done": 0, "told": 0.0}
 
     def tell(rows: int) -> None:

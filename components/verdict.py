@@ -21,7 +21,7 @@ SHOWN_VALUES = 5
 """Most values that a refusal names."""
 CHANCE = (
     "nothing if these rows are right: so few may all fall into eval by chance; to look at no such "
-    'rows again, set "{feature}:{kind}" = "ignore" under [validation.rules]'
+    'rows again, set "{rule}" = "ignore" under [validation.rules]'
 )
 
 
@@ -45,6 +45,7 @@ KINDS: dict[str, Kind] = {
         "give more rows, or change data.split so that both splits get some", "stop"
     ),
     "LABEL_COLUMN_MISSING": Kind("name a column of the data as data.label", "stop"),
+    "LABEL_EMPTY": Kind("give rows with a label, or name another column as data.label", "stop"),
     "LABEL_ONE_VALUE": Kind(
         "give rows with other values of {feature}, or name another column as data.label", "stop"
     ),
@@ -56,7 +57,17 @@ KINDS: dict[str, Kind] = {
         "give train rows of this class, or take these rows out; as a warning, they are left out"
     ),
     "LABEL_COPY": Kind("add {feature} to data.ignore, unless it is known before the label", "warn"),
-    "FEW_ROWS": Kind("lower training.global_batch, or give more rows", "warn"),
+    "FEW_ROWS": Kind(
+        "raise training.epochs, lower training.global_batch, or give more rows", "warn"
+    ),
+    "FILES_UNRELATED": Kind(
+        "name the files of one table alone in data.files, or give the columns that mean the same "
+        "the same name"
+    ),
+    "FILES_DIFFER": Kind(
+        "give every file the same columns, or take those that differ out of data.files", "warn"
+    ),
+    "DISTINCT_VALUES": Kind("add {feature} to data.ignore", "warn"),
     "CONSTANT_COLUMN": Kind("nothing can be learned from {feature}; add it to data.ignore", "warn"),
     "EMPTY_COLUMN": Kind("{feature} is left out; fill it, or add it to data.ignore", "warn"),
     # What TFDV finds against the schema.
@@ -146,7 +157,7 @@ def judge(
         severity = _severity(one, "warn" if harmless else on_anomaly, rules)
         if severity != "ignore":
             text = CHANCE if chance else KINDS[one.kind].remedy
-            remedy = text.format(feature=one.feature, kind=one.kind)
+            remedy = text.format(feature=one.feature, rule=_rule(one))
             judged.append(dataclasses.replace(one, severity=severity, what_to_do=remedy))
     order = list(KINDS)
     return sorted(
@@ -186,7 +197,7 @@ def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
     places = list(dict.fromkeys(place for one in same for place in one.where))[:PLACES]
     where, *further = places or [""]
     also = f" (also {', '.join(further)})" if further else ""
-    rule = f'"{first.feature}:{first.kind}" = "warn" under [validation.rules] lets it pass'
+    rule = f'"{_rule(first)}" = "warn" under [validation.rules] lets it pass'
     remedies = [
         first.what_to_do,
         rule if KINDS[first.kind].severity != "stop" else "",
@@ -200,6 +211,11 @@ def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
         holds=_values(same),
         right="; ".join(remedy for remedy in remedies if remedy),
     )
+
+
+def _rule(one: Anomaly) -> str:
+    """Return the name of the rule for this kind of anomaly of this column alone."""
+    return f"{one.feature}:{one.kind}" if one.feature else one.kind
 
 
 def _values(same: Sequence[Anomaly]) -> str:
@@ -216,8 +232,8 @@ def _rows_by_split(same: Sequence[Anomaly]) -> str:
     total = sum(one.rows for one in same)
     if not total:
         return ""
-    by_split = ", ".join(f"{one.rows:,} of {one.split}" for one in same if one.rows)
-    return f" in {count_rows(total)} ({by_split})"
+    by_split = ", ".join(f"{one.rows:,} of {one.split}" for one in same if one.rows and one.split)
+    return f" in {count_rows(total)} ({by_split})" if by_split else f" in {count_rows(total)}"
 
 
 def count_rows(rows: int) -> str:

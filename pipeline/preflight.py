@@ -13,12 +13,15 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline import config_file, config_keys, lines
 from pipeline.config import PipelineConfig
-from trainer.errors import InputError
+from trainer.errors import HeadraceError, InputError
 from trainer.settings import parse_bytes
+
+if TYPE_CHECKING:
+    from components.heads import Heads
 
 GPUS = Path("/proc/driver/nvidia/gpus")
 MEMORY = Path("/proc/meminfo")
@@ -44,19 +47,17 @@ class Finding:
 
 
 def check(config: PipelineConfig) -> list[Finding]:
-    """Return everything that was found, in the order of the configuration."""
-    return [
-        *_root(config),
-        *_data(config),
-        *_schema(config),
-        *_training(config),
-        *_tracking(config),
-    ]
+    """Return what a run says before it starts, in the order of the configuration."""
+    return _check(config, *_heads(config))
 
 
 def result(config: PipelineConfig) -> dict[str, Any]:
-    """Return the findings, the machine and the verdict as JSON-ready values."""
-    found = check(config)
+    """Return the findings, the machine and the verdict as JSON-ready values.
+
+    Beside those of `check` they tell what the data gate will refuse, in the run, with its report.
+    """
+    heads, refused = _heads(config)
+    found = [*_check(config, heads, refused), *_foreseen(config, heads)]
     errors = [one for one in found if one.severity == "error"]
     return {
         "status": "failed" if errors else "succeeded",
@@ -88,28 +89,104 @@ def _root(config: PipelineConfig) -> Iterator[Finding]:
         )
 
 
-def _data(config: PipelineConfig) -> Iterator[Finding]:
-    from components import readers
+def _heads(config: PipelineConfig) -> tuple[Heads | None, list[Finding]]:
+    """Return the first rows of the data, and what is said of its files; None: cannot be read."""
+    from components import heads, readers
 
     where = config.where("data.files")
     try:
         found = readers.resolve(config.data.files, config.base)
-        kinds = readers.head(found.files, config.data.null_values)
+        said = [Finding("warning", where, f"{one}; it is not read") for one in found.skipped]
+        return heads.read(found.files, config.data.null_values), said
     except InputError as error:
-        at = where if error.where in {"", "data.files"} else error.where
-        yield Finding("error", at, _message(error))
-        return
-    for one in found.skipped:
-        yield Finding("warning", where, f"{one}; it is not read")
-    yield from _room(config, found.files)
+        return None, [_refused(config, error)]
+
+
+def _refused(config: PipelineConfig, error: HeadraceError) -> Finding:
+    where = error.where or "data.files"
+    at = config.where(where) if where.startswith("data.") else where
+    return Finding("error", at, _message(error))
+
+
+def _check(config: PipelineConfig, heads: Heads | None, said: Iterable[Finding]) -> list[Finding]:
+    return [
+        *_root(config),
+        *said,
+        *(_data(config, heads) if heads else []),
+        *_schema(config),
+        *_training(config),
+        *_tracking(config),
+    ]
+
+
+def _data(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
+    kinds = heads.layout.kinds
+    yield from _room(config, heads.names)
     yield from _names(config, list(kinds))
     yield from _rules(config, list(kinds))
     if config.data.task == "regression" and kinds.get(config.data.label) == "string":
         message = f"{config.data.label} holds texts, which regression cannot predict"
         yield Finding("error", config.where("data.task"), message)
+    if config.data.split.column in {"", *kinds}:
+        yield from _split(config, heads)
 
 
-def _message(error: InputError) -> str:
+def _split(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
+    """Yield why rows cannot be split as the configuration says."""
+    try:
+        heads.held_back(dataclasses.asdict(config.data.split))
+    except InputError as error:
+        yield _refused(config, error)
+
+
+def _few_updates(config: PipelineConfig, rows: int) -> Iterator[Finding]:
+    from components.verdict import count_rows
+    from components.weight_updates import LEAST_UPDATES, enough_updates
+
+    training = config.training
+    updates = training.steps or training.epochs * -(-rows // training.global_batch)
+    if 0 < updates < LEAST_UPDATES:
+        right = (
+            f"fewer than {LEAST_UPDATES} seldom teach a model anything; set more"
+            if training.steps
+            else enough_updates(rows, training.global_batch)
+        )
+        message = (
+            f"{count_rows(rows)} for training make {updates:,} weight "
+            f"{'update' if updates == 1 else 'updates'} with these settings; {right}"
+        )
+        where = "training.steps" if training.steps else "training.global_batch"
+        yield Finding("warning", config.where(where), message)
+
+
+def _foreseen(config: PipelineConfig, heads: Heads | None) -> Iterator[Finding]:
+    """Yield what the run will show of the data, as far as its first rows tell."""
+    from components import foresight, verdict
+    from pipeline import definition
+
+    if heads is None:
+        return
+    (gate,) = [node for node in definition.NODES if node.id == "DataGate"]
+    settings = gate.settings(config, [str(one) for one in heads.names])
+    try:
+        held_back = heads.held_back(settings["split"])
+    except InputError:
+        # `check` has said so.
+        return
+    found = foresight.foresee(heads, settings, held_back)
+    if held_back is not None:
+        yield from _few_updates(config, sum(int((~one).sum()) for one in held_back))
+    for one in found:
+        where = config.where("data.label" if one.feature else "data.files")
+        if one.severity == "stop":
+            refused = verdict.refusal([one])
+            at = f" ({refused.where})" if refused.where else ""
+            yield Finding("error", where, f"the data gate will refuse{at}: {_message(refused)}")
+        else:
+            yield Finding("warning", where, f"{one.message}; {one.what_to_do}")
+
+
+def _message(error: HeadraceError) -> str:
     holds = f"it holds {error.holds}" if error.holds else ""
     return "; ".join(part for part in (error.what, holds, error.right) if part)
 

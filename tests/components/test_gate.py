@@ -62,9 +62,9 @@ def case_of(folder: Path, paths: list[Path], *, schema_file: str = "infer", **se
     for name in SPLITS:
         (folder / "examples" / f"Split-{name}").mkdir(parents=True)
     is_eval = split.by_settings(told["split"], source.layout, batches)
-    example_gen.write(example_gen.Shards(source, is_eval, folder / "examples"), None)
-    rows = {"types": source.layout.kinds, "rows_read": sum(source.rows.values())}
-    (folder / "examples" / "rows.json").write_text(json.dumps(rows))
+    shards = example_gen.Shards(source, is_eval, folder / "examples")
+    example_gen.write(shards, None)
+    (folder / "examples" / "rows.json").write_text(json.dumps(example_gen.facts(shards)))
     statistics.write_statistics(places["examples"], places["statistics"], SPLITS)
     schema.write_schema(
         places["statistics"], places["schema"], schema=schema_file, label=told["label"]
@@ -115,8 +115,16 @@ def test_anomalies_of_eval_stop_the_run_and_name_rows(tmp_path, monkeypatch) -> 
     found = {(one["feature"], one["kind"]): one for one in run.inspect()}
     assert set(found) == {
         ("color", "UNEXPECTED_VALUES"), ("x", "MISSING_VALUES"), ("x2", "MISSING_VALUES"),
+        ("", "FILES_DIFFER"),
     }  # fmt: skip
-    assert all(one["split"] == "eval" and one["severity"] == "stop" for one in found.values())
+    differ = found["", "FILES_DIFFER"]
+    assert (differ["severity"], differ["rows"], differ["where"]) == ("warn", 10, ["eval.csv"])
+    assert differ["message"] == "column x2 is not in file eval.csv, and so missing there"
+    assert all(
+        one["split"] == "eval" and one["severity"] == "stop"
+        for one in found.values()
+        if one is not differ
+    )
     green = found["color", "UNEXPECTED_VALUES"]
     assert green["rows"] == 5
     assert green["where"] == [f"eval.csv:{line}" for line in range(2, 7)]
@@ -137,12 +145,13 @@ def test_as_warnings_the_same_anomalies_let_the_run_go_on(tmp_path) -> None:
     run = eval_of_its_own(tmp_path, on_anomaly="warn")
     run.run()
     kept = json.loads((tmp_path / "verdict" / "anomalies.json").read_text())
-    assert [one["severity"] for one in kept] == ["warn"] * 3
+    assert [one["severity"] for one in kept] == ["warn"] * 4
     assert {one["rows"] for one in kept} == {5, 9, 10}
 
 
 def test_without_the_source_rows_are_counted_and_places_are_unknown(tmp_path) -> None:
-    run = eval_of_its_own(tmp_path, rules={"MISSING_VALUES": "ignore"})
+    rules = {"MISSING_VALUES": "ignore", "FILES_DIFFER": "ignore"}
+    run = eval_of_its_own(tmp_path, rules=rules)
     (tmp_path / "eval.csv").unlink()
     (only,) = run.inspect()
     assert (only["rows"], only["where"], only["values"]) == (
@@ -301,7 +310,8 @@ def test_a_letter_among_postal_codes_is_found_alone(tmp_path) -> None:
     """TFDV takes text that is all digits for whole numbers in text."""
     rows = [f"0{1000 + n},{n % 2},{'train' if n < 200 else 'eval'}" for n in range(220)]
     text = "\n".join(["zip,label,split", *rows, "K1A,0,eval"]) + "\n"
-    (only,) = case(tmp_path, {"data.csv": text}).inspect()
+    only, unique = case(tmp_path, {"data.csv": text}).inspect()
+    assert unique["kind"] == "DISTINCT_VALUES"
     assert (only["kind"], only["rows"], only["where"]) == ("WRONG_TYPE", 1, ["data.csv:222"])
     assert only["message"].startswith(
         "column zip does not hold whole numbers in text as the schema says"
@@ -332,10 +342,82 @@ def test_a_label_with_one_value_is_refused(tmp_path) -> None:
         run.run()
 
 
-def test_a_label_without_any_value_is_refused(tmp_path) -> None:
+def test_a_label_without_any_value_is_refused_in_its_own_words(tmp_path) -> None:
     run = case(tmp_path, {"data.csv": "x,label,split\n1,,train\n2,,train\n3,0,eval\n"})
-    with pytest.raises(DataRefused, match="has no value in any row of the train split"):
+    with pytest.raises(DataRefused, match="has no value in any row of the train split") as refused:
         run.run()
+    assert str(refused.value).endswith(
+        "; give rows with a label, or name another column as data.label"
+    )
+    assert [one["kind"] for one in run.inspect()] == ["LABEL_EMPTY"]
+
+
+def test_files_that_share_the_label_alone_are_refused_unless_a_rule_lets_them_pass(
+    tmp_path,
+) -> None:
+    wine = table("ash,label,split", ("1,0,train", 9), ("2,1,train", 9), ("1,1,eval", 3))
+    people = table("age,label,split", ("40,0,train", 9), ("50,1,train", 9), ("40,0,eval", 3))
+    run = case(tmp_path, {"wine.csv": wine, "people.csv": people})
+    with pytest.raises(DataRefused) as refused:
+        run.run()
+    assert str(refused.value).startswith(
+        "wine.csv: file wine.csv shares no column but the label with the other files; only here "
+        "are ash (also people.csv); name the files of one table alone in data.files"
+    )
+    assert '"FILES_UNRELATED" = "warn" under [validation.rules] lets it pass' in str(refused.value)
+    run.settings["rules"] = {"FILES_UNRELATED": "warn"}
+    run.run()
+
+
+def distinct(folder: Path, name: str, cells: list[str], **settings) -> list[dict[str, Any]]:
+    """Return what the gate says of one text column beside a number and the label."""
+    folder.mkdir()
+    text = "".join(
+        f"{n},{cell},{n % 2},{'train' if n % 5 else 'eval'}\n" for n, cell in enumerate(cells)
+    )
+    run = case(folder, {"data.csv": f"x,{name},label,split\n{text}"}, **settings)
+    return [one for one in run.inspect() if one["kind"] == "DISTINCT_VALUES"]
+
+
+def test_a_text_column_in_which_every_value_differs_is_a_warning(tmp_path) -> None:
+    dates = [f"2020-{1 + n // 28:02}-{1 + n % 28:02}" for n in range(100)]
+    (only,) = distinct(tmp_path / "dates", "day", dates)
+    assert (only["feature"], only["severity"], only["what_to_do"]) == (
+        "day", "warn", "add day to data.ignore",
+    )  # fmt: skip
+    assert only["message"] == (
+        "column day: 80 of 80 values differ, so nothing can be learned from one of them; it holds "
+        'dates, by which data.split.by = "time" can split'
+    )
+    names = [f"id{n % 97}" for n in range(100)]
+    (only,) = distinct(tmp_path / "names", "name", names)
+    assert only["message"].endswith("differ, so nothing can be learned from one of them")
+
+
+@pytest.mark.parametrize("count", [60, 300])
+def test_few_values_or_some_that_come_again_are_no_warning(tmp_path, count) -> None:
+    """Of 60 rows 48 are for training; of 300 every value comes twice."""
+    names = [f"id{n}" if count == 60 else f"id{n % 150}" for n in range(count)]
+    assert distinct(tmp_path / "few", "name", names) == []
+
+
+def test_a_column_that_is_ignored_may_hold_what_it_likes(tmp_path) -> None:
+    names = [f"id{n}" for n in range(100)]
+    assert distinct(tmp_path / "ignored", "name", names, ignore=["name", "split"]) == []
+
+
+def test_few_rows_say_how_many_updates_they_make_and_what_would_make_enough(tmp_path) -> None:
+    run = case(tmp_path, {"data.csv": good()}, global_batch=1024)
+    (only,) = run.inspect()
+    assert only["message"] == (
+        "train split has 20 rows, fewer than training.global_batch (1,024): each epoch is one "
+        "partial batch and one weight update, so training.epochs is the number of updates "
+        "(training.steps, where it is set); training.global_batch = 2 with training.epochs = 10 "
+        "makes 100, and fewer than 100 seldom teach a model anything"
+    )
+    assert only["what_to_do"] == (
+        "raise training.epochs, lower training.global_batch, or give more rows"
+    )
 
 
 def test_a_label_that_is_no_column_is_refused(tmp_path) -> None:

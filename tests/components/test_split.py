@@ -126,7 +126,10 @@ def test_by_time_the_newest_rows_are_held_back_and_one_time_is_not_divided():
 
 @pytest.mark.parametrize(
     ("cells", "what"),
-    [([1, None, 3], "1 rows have no time"), (["2013-01-01", "May 5"], "no ISO 8601 time")],
+    [
+        ([1, None, 3], "column t has no time in 1 row"),
+        (["2013-01-01", "May 5"], "must hold ISO 8601 times"),
+    ],
 )
 def test_a_time_that_cannot_be_ordered_is_refused(cells, what):
     batch = pa.RecordBatch.from_pydict({"t": cells})

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import statistics_pb2
@@ -18,6 +19,8 @@ from trainer.errors import DataFileError
 
 NUMBERS = ("mean", "std_dev", "min", "max", "num_zeros")
 COMMON = ("num_missing", "num_non_missing", "min_num_values", "max_num_values", "tot_num_values")
+QUANTILES = statistics_pb2.Histogram.QUANTILES
+EPSILON = tfdv.StatsOptions().epsilon
 TOLERANCE = 0.02
 """Of the number of rows: TFDV's quantiles are within 0.01, and both sides have that error."""
 
@@ -110,6 +113,44 @@ def assert_equal_text(ours, theirs, name: str) -> None:
     assert ours.rank_histogram == theirs.rank_histogram, name
 
 
+def numbers_of(examples: str, split: str) -> dict[str, np.ndarray]:
+    """Return the sorted values of each number column of a split, none missing, float64."""
+    found: dict[str, list[np.ndarray]] = {}
+    for batch in statistics.read_examples(examples, split):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if not pa.types.is_null(column.type) and pa.types.is_primitive(column.type.value_type):
+                found.setdefault(name, []).append(np.asarray(column.flatten(), np.float64))
+    return {name: np.sort(np.concatenate(parts)) for name, parts in found.items()}
+
+
+def quantile_edges(stats) -> np.ndarray:
+    (histogram,) = [one for one in stats.histograms if one.type == QUANTILES]
+    return np.array([one.low_value for one in histogram.buckets]
+                    + [histogram.buckets[-1].high_value])  # fmt: skip
+
+
+def off_rank(edges: np.ndarray, values: np.ndarray) -> float:
+    """Return by what share of the values the worst edge misses the rank that it stands for.
+
+    Of equal values, one has every rank from the first of them to the last.
+    """
+    wanted = np.linspace(0, len(values), len(edges))
+    first = np.searchsorted(values, edges, side="left")
+    last = np.searchsorted(values, edges, side="right")
+    return float(np.maximum(0, np.maximum(first - wanted, wanted - last)).max() / len(values))
+
+
+def assert_quantiles_within_epsilon(ours, theirs, values: dict[str, np.ndarray]) -> None:
+    """TFDV's sketch promises each quantile within `StatsOptions.epsilon` of its rank, 1 %."""
+    assert {name for name, one in ours.items() if one.HasField("num_stats")} == set(values)
+    for name, own in values.items():
+        edges, right = (quantile_edges(one[name].num_stats) for one in (ours, theirs))
+        assert len(edges) == len(right) == 11, name
+        assert off_rank(edges, own) <= EPSILON, name
+        assert off_rank(right, own) <= EPSILON, name
+        assert (edges[0], edges[-1]) == (right[0], right[-1]), name
+
+
 def stored(value):
     """Return a value as a tf.Example holds it."""
     if isinstance(value, str):
@@ -140,7 +181,9 @@ def test_statistics_of_the_penguins_are_those_of_generate_statistics(
     for name in ("train", "eval"):
         ours = of(examples, name)
         assert ours.num_examples == len(splits[name]["species"])
-        assert_equal_statistics(features_of(ours), by_beam(examples, name, tmp_path / name))
+        theirs = by_beam(examples, name, tmp_path / name)
+        assert_equal_statistics(features_of(ours), theirs)
+        assert_quantiles_within_epsilon(features_of(ours), theirs, numbers_of(examples, name))
 
 
 def test_both_ways_of_reading_examples_give_the_same_columns(
@@ -217,20 +260,57 @@ def flights_examples(tmp_path_factory) -> str:
 
 
 @pytest.mark.slow
-def test_statistics_of_the_flights_are_exact(flights_examples, tmp_path) -> None:
-    # Beam takes a minute for the whole; a tenth has more distinct values than TFDV's sketch too.
-    ours = features_of(of(flights_examples, "eval"))
-    assert ours["tailnum"].string_stats.unique > 1024
-    assert_equal_statistics(ours, by_beam(flights_examples, "eval", tmp_path / "beam"))
-
+def test_statistics_of_all_flights_are_those_of_generate_statistics_and_exact(
+    flights_examples, tmp_path
+) -> None:
+    """Beam takes half a minute; `tailnum` has more distinct values than TFDV's sketch counts."""
     parts = statistics.compute(flights_examples, ["train", "eval"])
     parts["train"].merge(parts["eval"])
     whole = features_of(parts["train"].statistics())
+    theirs = by_beam(flights_examples, "*", tmp_path / "beam")
+    assert whole["tailnum"].string_stats.unique > 1024
+    assert whole["day"].num_stats.common_stats.num_non_missing == 327_346
+    assert_equal_statistics(whole, theirs)
+    by_split = [numbers_of(flights_examples, name) for name in ("train", "eval")]
+    values = {
+        name: np.sort(np.concatenate([one[name] for one in by_split])) for name in by_split[0]
+    }
+    assert_quantiles_within_epsilon(whole, theirs, values)
     columns = columns_of(list(flights.rows()))
     for name in ("carrier", "dest", "origin", "tailnum", "time_hour"):
         assert_exact_counts(whole[name].string_stats, columns[name])
     for name in ("air_time", "dep_time", "distance", "late"):
         assert_exact_numbers(whole[name].num_stats, columns[name])
+
+
+def test_quantiles_of_merged_parts_of_values_that_all_differ_are_within_epsilon() -> None:
+    """Flights have whole numbers alone, whose many equal values forgive a sketch its errors."""
+    values = np.random.default_rng(7).lognormal(size=300_000)
+    whole = statistics.PartialStatistics()
+    for shard in np.array_split(values, 7):
+        part = statistics.PartialStatistics()
+        for batch in np.array_split(shard, 3):
+            offsets = pa.array(np.arange(len(batch) + 1))
+            lists = pa.LargeListArray.from_arrays(offsets, pa.array(batch.astype(np.float32)))
+            part.add(pa.RecordBatch.from_arrays([lists], ["x"]))
+        whole.merge(part)
+    (feature,) = whole.statistics().features
+    assert (
+        0
+        < off_rank(quantile_edges(feature.num_stats), np.sort(values.astype(np.float32)))
+        < EPSILON
+    )
+
+
+def test_an_edge_that_misses_its_rank_is_seen() -> None:
+    """What the quantile test above could not fail by would prove nothing."""
+    values = np.sort(np.random.default_rng(7).lognormal(size=10_000))
+    right = np.quantile(values, np.linspace(0, 1, 11))
+    assert off_rank(right, values) < 1e-3
+    wrong = right.copy()
+    wrong[5] = np.quantile(values, 0.52)
+    assert off_rank(wrong, values) == pytest.approx(0.02, abs=1e-3)
+    assert off_rank(np.full(11, 3.0), np.full(50, 3.0)) == 0
 
 
 def assert_exact_counts(stats, values: list) -> None:

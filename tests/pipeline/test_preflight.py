@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,116 @@ def found(tmp_path: Path):
         ]
 
     return check
+
+
+@pytest.fixture
+def told(tmp_path: Path):
+    """Return the findings of the command `check` on these files, as severity and line."""
+
+    def check(files: dict[str, str], *sets: str, split: str = "") -> list[tuple[str, str]]:
+        for name, content in files.items():
+            (tmp_path / name).write_text(content)
+        names = json.dumps(list(files))
+        path = tmp_path / "pipeline.toml"
+        path.write_text(f'[data]\nfiles = {names}\nlabel = "late"\n{split}', encoding="utf-8")
+        loaded = config.load(path, ["training.global_batch=1", "training.epochs=9", *sets])
+        return [
+            (one["severity"], f"{one['where']}: {one['message']}".replace(f"{tmp_path}/", ""))
+            for one in preflight.result(loaded)["findings"]
+        ]
+
+    return check
+
+
+def rows(header: str, *cells: str, count: int = 60) -> str:
+    """Return CSV text: the row number, then these cells, taken in turn."""
+    return header + "\n" + "".join(f"{n},{cells[n % len(cells)]}\n" for n in range(count))
+
+
+def test_good_data_has_no_finding(told):
+    assert told({"a.csv": rows("x,late", "0", "1")}) == []
+
+
+def test_a_label_of_one_value_is_an_error(told):
+    assert told({"a.csv": rows("x,late", "1")}) == [
+        ("error", "pipeline.toml:3: data.label: the data gate will refuse: the label late has one "
+         "value in the train split, 1; give rows with other values of late, or name another "
+         "column as data.label")
+    ]  # fmt: skip
+
+
+def test_a_label_of_one_value_in_the_first_rows_of_many_is_a_warning(told):
+    ((severity, line),) = told({"a.csv": rows("x,late", "1", count=300_000)})
+    assert severity == "warning"
+    assert "has one value in the first" in line
+
+
+def test_a_label_that_no_row_has_is_an_error_with_its_own_words(told):
+    ((severity, line),) = told({"a.csv": rows("x,late", "")})
+    assert severity == "error"
+    assert line.endswith(
+        "the label late has no value in any row of the train split; give rows with a label, or "
+        "name another column as data.label"
+    )
+
+
+def test_rows_without_a_label_are_an_error_that_names_them_unless_a_rule_lets_them_pass(told):
+    files = {"a.csv": rows("x,late", "0", "1", "", count=9)}
+    sets = ("training.epochs=100",)
+    ((severity, line),) = told(files, *sets)
+    assert severity == "error"
+    assert "(a.csv:4): the label late is missing in 3 rows (also a.csv:7, a.csv:10)" in line
+    ((severity, _),) = told(files, *sets, 'validation.rules.LABEL_MISSING="warn"')
+    assert severity == "warning"
+
+
+def test_files_of_unlike_columns_are_told(told):
+    both = {"a.csv": rows("x,y,late", "5,0", "6,1"), "b.csv": rows("x,late", "0", "1")}
+    assert told(both) == [
+        ("warning", "pipeline.toml:2: data.files: column y is not in file b.csv, and so missing "
+         "there; give every file the same columns, or take those that differ out of data.files")
+    ]  # fmt: skip
+    found = told({"a.csv": rows("x,late", "0", "1"), "b.csv": rows("y,late", "0", "1")})
+    assert [severity for severity, _ in found] == ["error", "error"]
+    assert "file a.csv shares no column but the label with the other files" in "".join(
+        found[0] + found[1]
+    )
+
+
+def test_a_split_column_that_holds_other_words_is_an_error_of_the_run_itself(told, tmp_path):
+    split = '[data.split]\nby = "column"\ncolumn = "part"\n'
+    files = {"a.csv": rows("x,part,late", "train,0", "test,1")}
+    assert told(files, split=split) == [
+        ("error", 'a.csv:3: column part names no split; it holds "test"; write "train" or "eval" '
+         'in every row, or set data.split.by to "hash" or "time"')
+    ]  # fmt: skip
+    # `run` refuses by what `check` returns, before it starts anything.
+    (finding,) = preflight.check(config.load(tmp_path / "pipeline.toml"))
+    assert finding.severity == "error"
+
+
+def test_a_split_without_rows_is_an_error(told):
+    split = '[data.split]\nby = "column"\ncolumn = "part"\n'
+    ((severity, line),) = told({"a.csv": rows("x,part,late", "train,0", "train,1")}, split=split)
+    assert severity == "error"
+    assert "eval split has 0 rows; 60 rows in total" in line
+
+
+def test_what_the_gate_refuses_is_left_to_it_by_the_run(told, tmp_path):
+    """So that the run ends with its exit code and its report."""
+    assert [severity for severity, _ in told({"a.csv": rows("x,late", "1")})] == ["error"]
+    assert preflight.check(config.load(tmp_path / "pipeline.toml")) == []
+
+
+def test_few_weight_updates_are_a_warning_with_settings_that_make_more(told):
+    sets = ("training.global_batch=1024", "training.epochs=2")
+    assert told({"a.csv": rows("x,late", "0", "1", count=150)}, *sets) == [
+        ("warning", "--set training.global_batch: 126 rows for training make 2 weight updates with "
+         "these settings; training.global_batch = 8 with training.epochs = 7 makes 112, and fewer "
+         "than 100 seldom teach a model anything")
+    ]  # fmt: skip
+    ((_, line),) = told({"a.csv": rows("x,late", "0", "1")}, "training.steps=5")
+    assert "make 5 weight updates with these settings" in line
 
 
 def test_a_good_configuration_has_no_finding(found):
@@ -163,3 +275,20 @@ def test_the_result_is_ready_for_json_and_holds_the_first_error(tmp_path):
     assert said["status"] == "failed"
     assert "a.csv" in said["error"]
     assert set(said["environment"]) == {"processors", "memory", "GPUs", "disk"}
+
+
+def test_check_imports_nothing_heavy(tmp_path):
+    (tmp_path / "a.csv").write_text(rows("x,late", "0", "1", ""))
+    (tmp_path / "b.csv").write_text(rows("z,late", "0", "1"))
+    (tmp_path / "pipeline.toml").write_text('[data]\nfiles = ["a.csv", "b.csv"]\nlabel = "late"\n')
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom pipeline import config, preflight\n"
+        "assert preflight.result(config.load(Path('pipeline.toml')))['findings']\n"
+        "print([one for one in sys.modules if one in {'tensorflow', 'tfx', 'apache_beam', 'mlflow',"
+        " 'tensorflow_data_validation'}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(preflight.__file__).parents[1])},
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -1,0 +1,114 @@
+"""What the data gate will say of the data, as far as the heads of its files show it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components import readers, verdict
+from components.file_columns import File, differing, short_name
+from components.heads import Heads
+from components.split import SPLITS
+from components.value_counts import ValueCounts
+from components.verdict import Anomaly, count_rows
+
+
+def foresee(
+    heads: Heads, settings: Mapping[str, Any], held_back: Sequence[np.ndarray] | None
+) -> list[Anomaly]:
+    """Return the anomalies that the gate will find, judged as it judges them.
+
+    What rows that were not read may turn is a warning.
+
+    Args:
+        heads: the first rows of all files.
+        settings: those of the gate: files, label, ignore, split, on_anomaly and rules.
+        held_back: as `Heads.held_back` returns it.
+    """
+    found = [*_files(heads, settings)]
+    empty = [] if held_back is None else list(_empty_splits(held_back))
+    found += empty or list(_label(heads, settings, held_back))
+    judged = verdict.judge(
+        found,
+        on_anomaly=settings["on_anomaly"],
+        rules=settings["rules"],
+        ignored=settings["ignore"],
+    )
+    return [
+        dataclasses.replace(one, severity="warn")
+        if one.kind == "LABEL_ONE_VALUE" and not heads.is_whole
+        else one
+        for one in judged
+    ]
+
+
+def _files(heads: Heads, settings: Mapping[str, Any]) -> Iterator[Anomaly]:
+    rows = {one.path: one.rows.num_rows if one.is_whole else 0 for one in heads.files}
+    files = [
+        File(short_name(path, settings["files"]), own, rows[path])
+        for path, own in heads.names.items()
+    ]
+    split = settings["split"]
+    by = [split["column"]] if split["by"] != "hash" else []
+    yield from differing(files, but=[settings["label"], *by])
+
+
+def _empty_splits(held_back: Sequence[np.ndarray]) -> Iterator[Anomaly]:
+    rows = sum(len(one) for one in held_back)
+    in_eval = sum(int(one.sum()) for one in held_back)
+    for name, count in zip(SPLITS, (rows - in_eval, in_eval), strict=True):
+        if not count:
+            message = f"{name} split has 0 rows; {count_rows(rows)} in total"
+            yield Anomaly("", "EMPTY_SPLIT", name, message)
+
+
+def _label(
+    heads: Heads, settings: Mapping[str, Any], held_back: Sequence[np.ndarray] | None
+) -> Iterator[Anomaly]:
+    """Yield what the label's values show, of train where the splits are known."""
+    label = settings["label"]
+    if label not in heads.layout.kinds or label in heads.layout.lists:
+        return
+    counts = ValueCounts()
+    for at, one in enumerate(heads.files):
+        values = one.rows.column(label)
+        counts.add(values if held_back is None else values.filter(pa.array(~held_back[at])))
+    rows = sum(one.rows.num_rows for one in heads.files)
+    seen = "the train split" if held_back is not None else f"the first {count_rows(rows)}"
+    values = counts.table()["value"]
+    if not len(values) and heads.is_whole:
+        message = f"the label {label} has no value in any row of {seen}"
+        yield Anomaly(label, "LABEL_EMPTY", "train", message)
+    elif len(values) == 1:
+        message = f"the label {label} has one value in {seen}, {values[0].as_py()}"
+        yield Anomaly(label, "LABEL_ONE_VALUE", "train", message)
+    elif missing := _missing(heads, label):
+        count = sum(len(found) for found in missing.values())
+        message = f"the label {label} is missing"
+        where = _places(missing, settings["files"])
+        yield Anomaly(label, "LABEL_MISSING", "", message, rows=count, where=where)
+
+
+def _missing(heads: Heads, label: str) -> dict[Path, np.ndarray]:
+    """Return the rows without a label of each file that has some."""
+    found = {
+        one.path: np.flatnonzero(np.asarray(pc.is_null(one.rows.column(label))))
+        for one in heads.files
+    }
+    return {path: rows for path, rows in found.items() if len(rows)}
+
+
+def _places(rows: Mapping[Path, np.ndarray], files: Sequence[str]) -> tuple[str, ...]:
+    named: list[str] = []
+    for path, own in rows.items():
+        places = readers.places(path, own[: verdict.PLACES - len(named)].tolist())
+        named += [place.replace(str(path), short_name(path, files), 1) for place in places]
+        if len(named) >= verdict.PLACES:
+            break
+    return tuple(named)
