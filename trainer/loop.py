@@ -12,27 +12,23 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, devices, evaluation, journal, losses, planner, precision
+from trainer import checkpoint, devices, evaluation, journal, offload, planner, precision
 from trainer import strategy as replicated
 from trainer.accumulation import accumulation_steps
-from trainer.batches import AHEAD, Batches, Columns, ahead
-from trainer.errors import CheckpointError, SettingError
-from trainer.memory import Prediction, predict_peak
-from trainer.models import tabular
+from trainer.batches import Batches, Columns, ahead
+from trainer.candidates import Candidate, Candidates
+from trainer.errors import CheckpointError, MemoryExceeded, SettingError
+from trainer.models.built import Built
 from trainer.progress import Progress, Recent, Skips
 from trainer.settings import Job
-from trainer.step import Outcome, TrainState, Update, make_step
-
-MODELS = {"tabular": tabular.build}
-"""By `ModelSettings.kind`."""
+from trainer.step import Outcome, attempt
 
 
 class Interrupted(Exception):
@@ -52,25 +48,16 @@ class Trained:
     """A finished training.
 
     Attributes:
-        model: with the weights to be used.
+        built: the model, with the weights to be used.
         predictions: of the eval split with them, as `evaluation.predict` gives them.
         facts: those of the event ``training_done``.
         history: one entry an evaluation: step, epoch, train_loss, and the metrics.
     """
 
-    model: keras.Model
+    built: Built
     predictions: np.ndarray
     facts: dict[str, Any]
     history: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A model with its state and step for one choice of micro_batch and recompute."""
-
-    state: TrainState
-    update: Update
-    prediction: Prediction
 
 
 def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
@@ -88,9 +75,7 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
         MemoryExceeded: when nothing fits the memory that is free.
     """
     run = Run(job)
-    with run.strategy.scope():
-        plan, candidate = run.choose()
-        run.use(plan, candidate)
+    run.choose()
     run.restore()
     run.announce()
     devices.reset_peak()
@@ -105,7 +90,7 @@ class Run:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.settings = job.training
-        self.strategy = replicated.choose()
+        self.replicas = replicated.choose()
         self.columns = Columns.open(job.train, job.features)
         self.eval_columns = Columns.open(job.eval, job.features)
         self.batches = Batches(
@@ -115,6 +100,9 @@ class Run:
         self.total_steps = self.settings.steps or (
             self.settings.epochs * self.batches.steps_per_epoch
         )
+        self.candidates = Candidates(
+            job, self.batches, self.replicas, policy=self.policy, total_steps=self.total_steps
+        )
         self.progress = Progress()
         self.start_step = 0
         self.saved_step = 0
@@ -123,57 +111,57 @@ class Run:
 
     # What is trained
 
-    def choose(self) -> tuple[planner.Plan, Candidate]:
-        """Return what fits into memory and is cheapest in time, and its traced step."""
-        made: dict[tuple[int, bool], Candidate] = {}
+    def choose(self) -> None:
+        """Take what fits into memory and is cheapest in time.
 
-        def predict(micro_batch: int, recompute: bool) -> Prediction:
-            key = (micro_batch, recompute)
-            # The last one is kept alone: the models of those that do not fit are not needed.
-            made.clear()
-            made[key] = self.candidate(micro_batch, recompute=recompute)
-            return made[key].prediction
+        Raises:
+            MemoryExceeded: when nothing fits the memory that is free.
+            SettingError: when nothing fits the limit that was set, or a technique cannot be had.
+        """
+        offload.check(self.settings.offload, has_gpu=bool(devices.gpus()))
+        self.plan = self.candidates.choose()
+        self.prediction = self.plan.prediction
+        self.techniques = self.plan.techniques
+        candidate = self.candidates.build(self.techniques)
+        self.built, self.state, self.step = candidate.built, candidate.state, candidate.step
+        self.state.join(self.replicas.control)
+        self.skips = Skips(is_scaled=self.state.is_scaled)
 
-        rows = replicated.local_rows(self.strategy, self.settings.global_batch)
-        plan = planner.plan(
-            self.settings, rows=rows, predict=predict, free_bytes=devices.free_bytes
+    def shrink(self) -> None:
+        """Take a smaller micro-batch, the global batch unchanged; on all workers at once.
+
+        Raises:
+            MemoryExceeded: when it holds one example already.
+        """
+        before = self.techniques.micro_batch
+        if before == 1:
+            raise MemoryExceeded(
+                f"memory ran out at step {self.progress.step + 1} with one example at a time "
+                f"({planner.describe(self.techniques)})",
+                where="training.memory_limit", holds=f'"{self.settings.memory_limit}"',
+                right="recompute, attention and token_loss as auto, shard over more workers, "
+                "or a smaller model",
+            )  # fmt: skip
+        self.take(before // 2 if before > 2 else 1)
+        self.tell(
+            "micro_batch", step=self.progress.step, before=before, now=self.techniques.micro_batch
         )
-        key = (plan.micro_batch, plan.recompute)
-        return plan, made.get(key) or self.candidate(plan.micro_batch, recompute=plan.recompute)
-
-    def candidate(self, micro_batch: int, *, recompute: bool) -> Candidate:
-        """Build the model and trace its step; nothing is run."""
-        model = MODELS[self.job.model.kind](
-            self.job.model, self.job.features,
-            policy=self.policy, recompute=recompute, seed=self.settings.seed,
-        )  # fmt: skip
-        state = TrainState(model, self.settings, total_steps=self.total_steps, policy=self.policy)
-        update = make_step(
-            state,
-            partial(losses.example_losses, label_feature=self.job.features.label),
-            settings=self.settings, micro_batch=micro_batch, strategy=self.strategy,
-        )  # fmt: skip
-        example = replicated.share(self.strategy, self.batches.at(0))
-        prediction = predict_peak(
-            update,
-            (example, tf.constant(0, tf.int32)),
-            state=state.sizes(),
-            copies=AHEAD + 2,
-            replicas=replicated.replicas(self.strategy),
+        self.warn(
+            f"memory ran out at step {self.progress.step + 1}: the micro-batch goes from {before} "
+            f"to {self.techniques.micro_batch}, the global batch stays"
         )
-        return Candidate(state, update, prediction)
+        devices.reset_peak()
 
-    def use(self, plan: planner.Plan, candidate: Candidate) -> None:
-        """Take what was chosen."""
-        self.plan = plan
-        self.state, self.update = candidate.state, candidate.update
-        self.skips = Skips(is_scaled=candidate.state.is_scaled)
-        self.prediction = candidate.prediction
+    def take(self, micro_batch: int) -> None:
+        """Go on with another micro-batch."""
+        self.techniques = dataclasses.replace(self.techniques, micro_batch=micro_batch)
+        candidate = Candidate(self.built, self.state, self.step)
+        self.step = self.candidates.again(candidate, self.techniques).step
 
     @cached_property
     def predictor(self) -> evaluation.Predictor:
         """The traced predictions, so that each evaluation does not trace them anew."""
-        return evaluation.predictor(self.state.model, self.job.features)
+        return evaluation.predictor(self.built, self.job.features)
 
     # Where it stands
 
@@ -184,13 +172,21 @@ class Run:
 
     def restore(self) -> None:
         """Go back to the newest whole checkpoint, if there is one."""
-        found = checkpoint.restore(self.job.checkpoints, self.state.arrays(), warn=self.warn)
+        found = checkpoint.restore(self.job.checkpoints, self.state.template(), warn=self.warn)
         if found is None:
             return
         self._check_same(found)
         self.state.load(found.arrays)
         self.progress = Progress(**found.facts["progress"])
         self.start_step = self.saved_step = self.progress.step
+        learnt = int(found.facts.get("micro_batch", self.techniques.micro_batch))
+        if learnt < self.techniques.micro_batch:
+            # Memory ran out with a larger one, in the process that saved this.
+            self.take(learnt)
+        self.tell(
+            "resumed",
+            step=self.start_step, epoch=self.epoch, path=str(found.path), steps=self.total_steps,
+        )  # fmt: skip
 
     def _check_same(self, found: checkpoint.Checkpoint) -> None:
         if found.facts["of"] != self._identity():
@@ -220,23 +216,38 @@ class Run:
         if self.saved_step == self.progress.step:
             return
         started = time.monotonic()
+        # All workers give their parts; one of them writes.
+        arrays = self.state.arrays()
+        self.saved_step = self.progress.step
+        if not self.leads:
+            return
+        facts = {
+            "of": self._identity(),
+            "progress": dataclasses.asdict(self.progress),
+            "micro_batch": self.techniques.micro_batch,
+        }
         path = checkpoint.save(
             self.job.checkpoints,
-            self.state.arrays(),
-            {"of": self._identity(), "progress": dataclasses.asdict(self.progress)},
+            arrays,
+            facts,
             step=self.progress.step,
             keep=self.job.checkpoint.keep,
             best_step=self.progress.best_step or None,
         )
-        self.saved_step = self.progress.step
         seconds = time.monotonic() - started
         self.tell("checkpoint", step=self.saved_step, path=str(path), seconds=seconds)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the worker that writes and tells."""
+        return self.replicas.workers.rank == 0
 
     # What it says
 
     def tell(self, event: str, **facts: Any) -> None:
         """Add an event to the run's journal."""
-        journal.append(self.job.events, event, **facts)
+        if self.leads:
+            journal.append(self.job.events, event, **facts)
 
     def warn(self, message: str) -> None:
         """Say something that the person should know, once."""
@@ -244,27 +255,35 @@ class Run:
 
     def announce(self) -> None:
         """Say what is about to happen."""
-        settings, plan = self.settings, self.plan
+        settings, techniques = self.settings, self.techniques
         per_epoch = self.batches.steps_per_epoch
         self.tell(
             "training_started",
             steps=self.total_steps, steps_per_epoch=per_epoch,
             epochs=-(-self.total_steps // per_epoch), start_step=self.start_step,
-            global_batch=settings.global_batch, micro_batch=plan.micro_batch,
-            accumulation_steps=accumulation_steps(
-                replicated.local_rows(self.strategy, settings.global_batch), plan.micro_batch
-            ),
-            precision=self.policy, recompute=plan.recompute,
+            global_batch=settings.global_batch,
+            accumulation_steps=self.accumulation_steps,
+            precision=self.policy, workers=self.replicas.workers.count,
+            **dataclasses.asdict(techniques),
             planned_memory_bytes=self.prediction.total_bytes, plan=self.prediction.terms,
-            parameters=int(sum(np.prod(one.shape) for one in self.state.weights)),
+            parameters=int(sum(np.prod(shape) for shape in self.state.shapes)),
             device=", ".join(devices.compute_devices()),
         )  # fmt: skip
         if self.policy != "float32" and not devices.gpus():
             self.warn(f"training.precision = {self.policy} is slower than float32 on a CPU")
-        for note in evaluation.notes(
-            self.eval_columns.label, label_feature=self.job.features.label
+        accumulated = self.built.accumulation_notes if self.accumulation_steps > 1 else ()
+        for note in (
+            *self.built.notes,
+            *accumulated,
+            *evaluation.notes(self.eval_columns.label, label_feature=self.job.features.label),
         ):
             self.warn(note)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro-batches that a replica goes through for one update."""
+        rows = replicated.local_rows(self.replicas, self.settings.global_batch)
+        return accumulation_steps(rows, self.techniques.micro_batch)
 
     # The steps
 
@@ -275,11 +294,11 @@ class Run:
             Interrupted: when `stop` names a signal; the state is saved first.
         """
         steps = range(self.progress.step, self.total_steps)
-        batches = ahead(replicated.share(self.strategy, self.batches.at(one)) for one in steps)
+        batches = ahead(replicated.share(self.replicas, self.batches.at(one)) for one in steps)
         try:
             for batch in batches:
                 self.one_step(batch)
-                if number := stop():
+                if number := self.asked_to_stop(stop):
                     self.save()
                     raise Interrupted(number)
                 if self.is_complete:
@@ -287,11 +306,35 @@ class Run:
         finally:
             batches.close()
 
+    def asked_to_stop(self, stop: Callable[[], int]) -> int:
+        """Return the signal that asked any worker to end; 0: none did."""
+        if self.replicas.workers.count == 1:
+            return stop()
+        number = tf.constant(float(stop()))
+        return int(self.replicas.control.largest(number).numpy())
+
+    def update(self, batch: dict[str, Any]) -> Outcome:
+        """Change the state by one batch, with smaller micro-batches where memory runs out.
+
+        Raises:
+            MemoryExceeded: when one example is too much.
+        """
+        number = tf.constant(self.progress.step, tf.int32)
+        if not self.candidates.by_halves:
+            return self.step.whole(batch, number)
+        while (done := attempt(self.step, batch, number, is_too_much=self.is_too_much)) is None:
+            self.shrink()
+        return done
+
+    def is_too_much(self) -> bool:
+        """Tell whether the peak has passed the limit that was set."""
+        is_set = self.settings.memory_limit != "auto"
+        return is_set and devices.peak_bytes() > self.plan.limit_bytes
+
     def one_step(self, batch: dict[str, Any]) -> None:
         """Do one step and what is due after it."""
         started = time.monotonic()
-        outcome = self.update(batch, tf.constant(self.progress.step, tf.int32))
-        outcome = Outcome(*(one.numpy().item() for one in outcome))
+        outcome = Outcome(*(one.numpy().item() for one in self.update(batch)))
         self._count(outcome, time.monotonic() - started)
         self._check_finite(outcome, batch)
         progress = self.progress
@@ -333,7 +376,7 @@ class Run:
         )  # fmt: skip
 
     def _columns_not_finite(self, batch: dict[str, Any]) -> list[str]:
-        if replicated.replicas(self.strategy) > 1 or "number_values" not in batch:
+        if replicated.replicas(self.replicas) > 1 or "number_values" not in batch:
             return []
         broken = ~np.isfinite(np.asarray(batch["number_values"])).all(axis=0)
         return [one.name for one, is_so in zip(self.job.features.numbers, broken, strict=True)
@@ -359,8 +402,8 @@ class Run:
         """Return the predictions of the whole eval split."""
         # No more rows at once than in training, so that evaluation is never what needs most.
         return evaluation.predict(
-            self.state.model, self.eval_columns, self.job.features,
-            batch=self.plan.micro_batch, run=self.predictor,
+            self.built, self.eval_columns, self.job.features,
+            batch=self.techniques.micro_batch, run=self.predictor,
         )  # fmt: skip
 
     def evaluate(self) -> None:
@@ -381,8 +424,9 @@ class Run:
         """Return what came out; after an early stop, with the weights of the best evaluation."""
         progress = self.progress
         is_fresh = progress.step > self.start_step
-        if progress.stopped_early and self._use_best():
-            is_fresh = False
+        if progress.stopped_early:
+            self.warn(progress.early_stop(self.total_steps))
+            is_fresh = not self._use_best() and is_fresh
         predictions = self.predictions if is_fresh else self.predict()
         facts = {
             "steps": progress.step,
@@ -390,14 +434,15 @@ class Run:
             "peak_memory_bytes": devices.peak_bytes(),
             "planned_memory_bytes": self.prediction.total_bytes,
             "process_memory_bytes": devices.process_peak_bytes(),
-            "micro_batch": self.plan.micro_batch,
+            "micro_batch": self.techniques.micro_batch,
             "resumed_from_step": self.start_step,
             "skipped_steps": int(self.state.loss_scale.skipped_steps.numpy()),
             "stopped_early": progress.stopped_early,
             "best_step": progress.best_step,
+            "best_epoch": progress.best_epoch,
         }
         self.tell("training_done", **facts)
-        return Trained(self.state.model, predictions, facts, progress.history)
+        return Trained(self.built, predictions, facts, progress.history)
 
     def _use_best(self) -> bool:
         """Load the weights of the best evaluation; tell whether that changed them."""
@@ -405,5 +450,5 @@ class Run:
         if not best or best == self.progress.step:
             return False
         path = Path(self.job.checkpoints) / f"step-{best:08d}"
-        self.state.load_weights(checkpoint.load(path, self.state.arrays()).arrays)
+        self.state.load_weights(checkpoint.load(path, self.state.template()).arrays)
         return True

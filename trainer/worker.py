@@ -80,7 +80,7 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
     from trainer import export, loop
 
     trained = loop.train(job, stop=stop)
-    export.export(trained.model, job.features, job.export)
+    export.export(trained.built, job.features, job.export)
     path = folder / PREDICTIONS
     aside = path.with_name(f".{PREDICTIONS}")
     with open(aside, "wb") as file:

@@ -1,0 +1,176 @@
+"""What could be trained: models with their traced steps, one a choice of techniques.
+
+The planner asks for the predicted peak of one after another. Each is built in a graph of its own,
+where variables take no memory; the one that is chosen is then built for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from trainer import devices, planner
+from trainer import strategy as replicated
+from trainer.batches import AHEAD, Batches
+from trainer.cluster import Workers
+from trainer.collectives import Channel
+from trainer.memory import Prediction, predict_peak, tensor_bytes
+from trainer.models import kinds
+from trainer.models.built import Built
+from trainer.settings import Job, Techniques
+from trainer.shard import Parameters, Sharding
+from trainer.state import TrainState
+from trainer.step import Step, make_step
+from trainer.strategy import Replicas
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model with its state and step for one choice of techniques."""
+
+    built: Built
+    state: TrainState
+    step: Step
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All that could be trained for a job; each is built when it is asked for.
+
+    Attributes:
+        job: what to train, on what.
+        batches: of the train split.
+        replicas: who takes part.
+        policy: float32, mixed_float16 or mixed_bfloat16.
+        total_steps: that the schedule of the learning rate is over.
+    """
+
+    job: Job
+    batches: Batches
+    replicas: Replicas
+    policy: str
+    total_steps: int
+
+    @property
+    def by_halves(self) -> bool:
+        """Whether a step is done in two halves, between which its memory is looked at.
+
+        Where nothing can be refused, on a CPU without a limit, it is done whole, which is faster.
+        """
+        limit = self.job.training.memory_limit
+        return limit != "auto" or bool(devices.gpus()) or self.replicas.workers.count > 1
+
+    def choose(self, free_bytes: Callable[[], int] = devices.free_bytes) -> planner.Plan:
+        """Return what fits into memory and is cheapest in time.
+
+        Args:
+            free_bytes: asked when ``memory_limit`` is ``auto``.
+
+        Raises:
+            MemoryExceeded: when nothing fits the memory that is free.
+        """
+        return planner.plan(
+            self.job.training, self.shape(), predict=self.predict, free_bytes=free_bytes
+        )
+
+    def shape(self) -> planner.Shape:
+        """Return what the planner must know about the model."""
+        with tf.Graph().as_default():
+            built = self._build(Techniques(1), None)
+        kind = self.job.model.kind
+        return planner.Shape(
+            rows=self._local_rows(),
+            tokens=built.tokens,
+            width=max(built.width, 1),
+            blocks=built.blocks,
+            workers=self.replicas.workers.count,
+            has_attention=kind in kinds.OURS,
+            has_token_loss=kind == "causal-lm",
+            is_gpu=bool(devices.gpus()),
+        )
+
+    def predict(self, techniques: Techniques) -> Prediction:
+        """Return the predicted peak of one choice; nothing is run, and no variable has a value."""
+        with tf.Graph().as_default():
+            # Tracing needs to know how many workers there are, and none of them.
+            alone = Replicas(workers=replace(self.replicas.workers))
+            made = self._make(techniques, alone)
+            arguments = (self._example(), tf.TensorSpec([], tf.int32))
+            state = made.state.sizes()
+            if not self.by_halves:
+                return predict_peak(made.step.whole, arguments, state=state, copies=AHEAD + 2)
+            first = predict_peak(made.step.sums, arguments, state=state, copies=AHEAD + 2)
+            sums = made.step.sums.get_concrete_function(*arguments).structured_outputs
+            held = sum(tensor_bytes(one.shape, one.dtype) for one in tf.nest.flatten(sums))
+            second = predict_peak(
+                made.step.finish, (_specs(sums),), state={**state, "sums": held}, copies=0
+            )
+            return max(first, second, key=lambda one: one.total_bytes)
+
+    def build(self, techniques: Techniques) -> Candidate:
+        """Build the model and its step, to be trained."""
+        with self.replicas.scope():
+            return self._make(techniques, self.replicas)
+
+    def again(self, candidate: Candidate, techniques: Techniques) -> Candidate:
+        """Return the same model and state with a step for another micro-batch."""
+        with self.replicas.scope():
+            return replace(candidate, step=self._step(candidate.built, candidate.state, techniques,
+                                                      self.replicas))  # fmt: skip
+
+    def _make(self, techniques: Techniques, replicas: Replicas) -> Candidate:
+        parameters = None
+        if techniques.shard == "parameters":
+            parameters = Parameters(Sharding("parameters", Channel(replicas.workers)))
+        built = self._build(techniques, parameters)
+        state = TrainState(
+            built.model,
+            self.job.training,
+            total_steps=self.total_steps,
+            policy=self.policy,
+            techniques=techniques,
+            workers=replicas.workers,
+            parameters=parameters,
+        )
+        return Candidate(built, state, self._step(built, state, techniques, replicas))
+
+    def _step(
+        self, built: Built, state: TrainState, techniques: Techniques, replicas: Replicas
+    ) -> Step:
+        return make_step(
+            state,
+            built.sums,
+            settings=self.job.training,
+            techniques=techniques,
+            replicas=replicas,
+        )
+
+    def _build(self, techniques: Techniques, parameters: Parameters | None) -> Built:
+        job = self.job
+        return kinds.build(
+            job.model, job.features, techniques,
+            policy=self.policy, seed=job.training.seed, parameters=parameters,
+        )  # fmt: skip
+
+    def _local_rows(self) -> int:
+        return replicated.local_rows(self.replicas, self.job.training.global_batch)
+
+    def _example(self) -> dict[str, tf.TensorSpec]:
+        """Return what a replica's share of a batch looks like."""
+        rows = self._local_rows()
+        return {
+            name: tf.TensorSpec([rows, *value.shape[1:]], value.dtype, name=name)
+            for name, value in self.batches.at(0).items()
+        }
+
+
+def _specs(tensors: Any) -> Any:
+    return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), tensors)
+
+
+def of_workers(count: int) -> Replicas:
+    """Return replicas that stand for `count` workers where a step is traced and never run."""
+    return Replicas(workers=Workers(count=count))
