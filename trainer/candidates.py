@@ -7,7 +7,7 @@ where variables take no memory; the one that is chosen is then built for good.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -46,6 +46,7 @@ class Candidates:
         replicas: who takes part.
         policy: float32, mixed_float16 or mixed_bfloat16.
         total_steps: that the schedule of the learning rate is over.
+        predicted: what was predicted so far, since each prediction is a trace.
     """
 
     job: Job
@@ -53,6 +54,7 @@ class Candidates:
     replicas: Replicas
     policy: str
     total_steps: int
+    predicted: dict[Techniques, Prediction] = field(default_factory=dict)
 
     @property
     def by_halves(self) -> bool:
@@ -94,6 +96,11 @@ class Candidates:
 
     def predict(self, techniques: Techniques) -> Prediction:
         """Return the predicted peak of one choice; nothing is run, and no variable has a value."""
+        if techniques not in self.predicted:
+            self.predicted[techniques] = self._predict(techniques)
+        return self.predicted[techniques]
+
+    def _predict(self, techniques: Techniques) -> Prediction:
         with tf.Graph().as_default():
             # Tracing needs to know how many workers there are, and none of them.
             alone = Replicas(workers=replace(self.replicas.workers))

@@ -292,6 +292,7 @@ class Job:
         events: JSON-lines file that the process appends its progress to.
         result: JSON file written last, whole or absent.
         folder: what a model of the person's own is imported from; empty: no place of its own.
+        purpose: ``train``; ``plan``: say what training would need; ``measure``: measure that.
     """
 
     model: ModelSettings
@@ -305,6 +306,7 @@ class Job:
     events: str
     result: str
     folder: str = ""
+    purpose: Literal["train", "plan", "measure"] = "train"
 
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -364,5 +366,5 @@ def job_from_json(values: dict[str, Any]) -> Job:
             text=text,
         ),
         **{name: values[name] for name in
-           ("train", "eval", "checkpoints", "export", "events", "result", "folder")},
+           ("train", "eval", "checkpoints", "export", "events", "result", "folder", "purpose")},
     )  # fmt: skip

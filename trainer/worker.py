@@ -77,8 +77,10 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
     """
     import numpy as np
 
-    from trainer import export, loop
+    from trainer import export, forecast, loop
 
+    if job.purpose == "plan":
+        return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
     trained = loop.train(job, stop=stop)
     export.export(trained.built, job.features, job.export)
     path = folder / PREDICTIONS

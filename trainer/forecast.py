@@ -1,0 +1,106 @@
+"""What a training would need, before a step is run: the table of `headrace plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from trainer import devices, planner
+from trainer.candidates import Candidates
+from trainer.errors import MemoryExceeded, SettingError
+from trainer.settings import Job, Techniques, TrainingSettings
+
+
+def forecast(candidates: Candidates) -> dict[str, Any]:
+    """Return the plan, the peak of each lever alone, and what was passed over.
+
+    Args:
+        candidates: of the job; nothing of them is run.
+    Returns: JSON values: ``limit_bytes``, ``choice`` (None where nothing fits, then ``error``),
+        ``levers`` and ``passed_over``; each entry has ``settings``, ``peak_bytes``, ``terms``,
+        ``relative_time`` (1 is the fastest) and ``fits``.
+    """
+    settings, shape = candidates.job.training, candidates.shape()
+    limit = planner.limit_bytes(settings, devices.free_bytes)
+    told: dict[str, Any] = {
+        "limit_bytes": limit,
+        "global_batch": settings.global_batch,
+        "precision": candidates.policy,
+        "workers": shape.workers,
+        "choice": None,
+        "error": None,
+    }
+    try:
+        plan = planner.plan(
+            settings, shape, predict=candidates.predict, free_bytes=lambda: limit
+        )
+        told["choice"] = _entry("plan", plan.techniques, candidates, shape, limit)
+        told["passed_over"] = [
+            _entry(planner.describe(one.techniques), one.techniques, candidates, shape, limit)
+            for one in plan.tried
+            if not one.fits
+        ]
+    except (SettingError, MemoryExceeded) as error:
+        told["error"] = error.facts()
+        told["passed_over"] = []
+    told["levers"] = [
+        _entry(name, one, candidates, shape, limit)
+        for name, one in levers(settings, shape)
+    ]  # fmt: skip
+    return told
+
+
+def levers(settings: TrainingSettings, shape: planner.Shape) -> Iterator[tuple[str, Techniques]]:
+    """Give the training without any technique, with each alone, and with all of them.
+
+    Args:
+        settings: what is set stays set; the rest is plain in the first.
+        shape: of the model.
+
+    Yields:
+        The name of a lever, and the techniques with it.
+    """
+    plain = replace(
+        planner.fastest(settings, shape), recompute=0, attention="plain", token_loss="plain",
+        shard="none",
+    )  # fmt: skip
+    small = max(1, min(shape.rows, shape.fills_cores))
+    changes: dict[str, dict[str, Any]] = {"micro_batch": {"micro_batch": small}}
+    if shape.blocks:
+        changes["recompute"] = {"recompute": shape.blocks}
+    if shape.has_attention:
+        changes["attention"] = {"attention": "chunked"}
+    if shape.has_token_loss:
+        changes["token_loss"] = {"token_loss": "chunked"}
+    if shape.workers > 1:
+        for level in ("optimizer", "gradients", "parameters"):
+            changes[f"shard {level}"] = {"shard": level}
+    yield "plain", plain
+    together: dict[str, Any] = {}
+    for name, change in changes.items():
+        yield name, replace(plain, **change)
+        together |= change
+    yield "all together", replace(plain, **together)
+
+
+def _entry(
+    name: str, techniques: Techniques, candidates: Candidates, shape: planner.Shape, limit: int
+) -> dict[str, Any]:
+    prediction = candidates.predict(techniques)
+    return {
+        "name": name,
+        "settings": dataclasses.asdict(techniques),
+        "peak_bytes": prediction.total_bytes,
+        "terms": dict(prediction.terms),
+        "relative_time": round(shape.cost(techniques), 3),
+        "fits": prediction.total_bytes <= limit,
+    }
+
+
+def of_job(job: Job) -> dict[str, Any]:
+    """Return the forecast of a job."""
+    from trainer.loop import Run
+
+    return forecast(Run(job).candidates)
