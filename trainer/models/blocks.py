@@ -39,7 +39,7 @@ def dropout(x: tf.Tensor, seed: tf.Tensor, *, rate: float) -> tf.Tensor:
         tf.shape(x), seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
     is_kept = draw >= tf.constant(int(rate * 2**32), tf.uint32)
-    return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros_like(x))
+    return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.constant(0, x.dtype))
 
 
 def fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.memory import CONSTANT
 from trainer.models.blocks import Block, Dense, LayerNorm, dropout, fold_in
 from trainer.precision import POLICIES, policy
 from trainer.settings import ModelSettings
@@ -93,3 +94,17 @@ def test_parts_of_a_dense_layer_are_columns_of_the_whole() -> None:
     np.testing.assert_allclose(dense.part(tokens(), 2, 5), whole[..., 2:5], rtol=1e-6)
     by_hand = tokens().numpy() @ dense.kernel.numpy() + dense.bias.numpy()
     np.testing.assert_allclose(whole, by_hand, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_keeps_no_constant_of_the_size_of_its_input() -> None:
+    # The graph optimizer folds zeros of a known shape into a tensor that stays in memory.
+    seed = tf.constant([1, 2])
+    graph = (
+        tf
+        .function(lambda x: dropout(x, seed, rate=0.5))
+        .get_concrete_function(tf.TensorSpec([100, 10], tf.float32))
+        .graph
+    )
+    constants = [one for one in graph.get_operations() if one.type in CONSTANT]
+    assert constants
+    assert all(one.outputs[0].shape.num_elements() < 1000 for one in constants)
