@@ -6,14 +6,37 @@ the real examples of the global batch.
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.settings import LabelFeature
+
+LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
+"""Probabilities are kept this far from 0 and 1 in logarithms, since they are float32 numbers."""
 
 
 def logits_size(label_feature: LabelFeature) -> int:
     """Return C, the logits an example: one a class for multiclass, otherwise one."""
     return len(label_feature.classes) if label_feature.task == "multiclass" else 1
+
+
+def prior_logits(label_feature: LabelFeature) -> np.ndarray:
+    """Return the logits of who knows no column, only how often each class is in the train split.
+
+    Binary: the log-odds of class id 1. Multiclass: the log of each class's share. Regression: 0,
+    which is the mean. They are 0 too where no shares are known; a share of 0 counts as
+    `LEAST_PROBABILITY`.
+
+    Args:
+        label_feature: task and frequencies.
+    Returns: float32 [C].
+    """
+    if label_feature.task == "regression" or not label_feature.frequencies:
+        return np.zeros(logits_size(label_feature), np.float32)
+    shares = np.asarray(label_feature.frequencies, np.float64)
+    logs = np.log(np.clip(shares, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
+    logits = logs[1:] - logs[:1] if label_feature.task == "binary" else logs
+    return logits.astype(np.float32)
 
 
 def example_losses(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import tensorflow as tf
 
-from trainer.losses import example_losses, logits_size, predictions
+from trainer.losses import example_losses, logits_size, predictions, prior_logits
 from trainer.settings import LabelFeature
 
 BINARY = LabelFeature("late", "binary", "int", ("0", "1"), (0.8, 0.2))
@@ -60,6 +62,26 @@ def test_predictions_are_probabilities_or_values_in_the_labels_unit() -> None:
     np.testing.assert_allclose(three, [[0.25, 0.25, 0.5]], rtol=1e-6)
     values = predictions(tf.constant([[0.1]]), label_feature=TIME_LABEL)
     np.testing.assert_allclose(values, [[1.7e9 + 1]], rtol=0, atol=1e-5)
+
+
+def test_prior_logits_predict_the_shares_of_the_train_split() -> None:
+    for label in (BINARY, THREE_CLASSES):
+        logits = prior_logits(label)
+        assert (logits.dtype, logits.shape) == (np.float32, (logits_size(label),))
+        found = predictions(tf.constant(logits[None]), label_feature=label)
+        right = label.frequencies[1:] if label is BINARY else label.frequencies
+        np.testing.assert_allclose(found[0], right, rtol=1e-6)
+    mean = predictions(tf.constant(prior_logits(TIME_LABEL)[None]), label_feature=TIME_LABEL)
+    assert mean == TIME_LABEL.mean
+
+
+def test_prior_logits_of_a_share_of_0_or_of_none_are_finite() -> None:
+    for task, shares in (("binary", (1.0, 0.0)), ("multiclass", (0.5, 0.5, 0.0))):
+        label = LabelFeature("l", task, "int", ("0", "1", "2")[: len(shares)], shares)
+        logits = prior_logits(label)
+        assert np.isfinite(logits).all()
+        assert logits[-1] < -10
+        np.testing.assert_array_equal(prior_logits(replace(label, frequencies=())), 0)
 
 
 def test_only_multiclass_has_a_logit_a_class() -> None:

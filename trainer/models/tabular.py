@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.losses import logits_size
+from trainer.losses import prior_logits
 from trainer.models.blocks import Block, LayerNorm, fold_in, uniform, weight_seed
 from trainer.precision import policy as policy_of
 from trainer.recompute import recompute as recomputed
@@ -20,7 +20,7 @@ from trainer.settings import CategoryFeature, Features, ModelSettings, NumberFea
 from trainer.transform import FIRST_KNOWN_ID, encode_numbers, encoded_size
 
 HEAD_DEVIATION = 0.02
-"""Small, so that a fresh model says next to nothing and its first loss is near ln(classes)."""
+"""Small, so that a fresh model says little more than its bias, the label's shares in train."""
 
 
 def build(
@@ -28,9 +28,12 @@ def build(
 ) -> keras.Model:
     """Return the model; its weights depend on `seed` alone (and on the shapes).
 
+    But for the head's bias: it says how often each class is in the train split, so that the first
+    loss is near the label's entropy. From 0, most updates on a rare class would go into the bias.
+
     Args:
         settings: layers, width, heads, dropout.
-        features: the columns, in the order of the inputs, and the label.
+        features: the columns, in the order of the inputs, and the label with its shares.
         policy: float32, mixed_float16 or mixed_bfloat16.
         recompute: whether each block's activations are recomputed in the backward pass.
         seed: of the weights at the start.
@@ -74,7 +77,7 @@ class TabularTransformer(keras.Model):
             Block(settings, name=f"block_{layer}", seed=seed, dtype=dtype)
             for layer in range(settings.layers)
         ]
-        self.head = Head(settings.width, logits_size(features.label), seed=seed, dtype=dtype)
+        self.head = Head(settings.width, prior_logits(features.label), seed=seed, dtype=dtype)
         self.built = True
 
     def call(
@@ -183,18 +186,28 @@ class CategoryTokens(keras.layers.Layer):
 
 
 class Head(keras.layers.Layer):
-    """Layer norm, relu and a linear map to the logits, the last two in float32."""
+    """Layer norm, relu and a linear map to the logits, the last two in float32.
 
-    def __init__(self, width: int, size: int, *, seed: int, dtype: keras.DTypePolicy) -> None:
+    The bias starts at `prior`, [C].
+    """
+
+    def __init__(
+        self, width: int, prior: np.ndarray, *, seed: int, dtype: keras.DTypePolicy
+    ) -> None:
         super().__init__(name="head", dtype=dtype, autocast=False)
         self.norm = LayerNorm(width, name="head_norm", dtype=dtype)
         start = keras.initializers.RandomNormal(
             stddev=HEAD_DEVIATION, seed=weight_seed(seed, "head")
         )
         self.kernel = self.add_weight(
-            shape=(width, size), initializer=start, name="kernel", autocast=False
+            shape=(width, len(prior)), initializer=start, name="kernel", autocast=False
         )
-        self.bias = self.add_weight(shape=(size,), initializer="zeros", name="bias", autocast=False)
+        self.bias = self.add_weight(
+            shape=prior.shape,
+            initializer=keras.initializers.Constant(prior),
+            name="bias",
+            autocast=False,
+        )
         self.built = True
 
     def call(self, token: tf.Tensor) -> tf.Tensor:

@@ -25,6 +25,8 @@ NUMBERS = (
 )
 CATEGORIES = (CategoryFeature("x/y", ("a", "b")), CategoryFeature("never seen", ()))
 BINARY = LabelFeature("late", "binary", "int", ("0", "1"), (0.5, 0.5))
+RARE = LabelFeature("late", "binary", "int", ("0", "1"), (0.99, 0.01))
+UNLIKE_CLASSES = LabelFeature("kind", "multiclass", "int", ("0", "1", "2"), (0.9, 0.08, 0.02))
 FOUR_CLASSES = LabelFeature("kind", "multiclass", "int", ("0", "1", "2", "3"), (0.25,) * 4)
 REGRESSION = LabelFeature("delay", "regression", "float", mean=3.0, scale=2.0)
 COLUMNS = {
@@ -143,14 +145,29 @@ def test_biases_and_scales_have_one_axis_and_matrices_more() -> None:
     assert matrices == {"kernel", "table"}
 
 
-@pytest.mark.parametrize("label", [BINARY, FOUR_CLASSES])
-def test_the_first_loss_is_near_the_log_of_the_classes(label: LabelFeature) -> None:
+@pytest.mark.parametrize(
+    "label", [BINARY, RARE, FOUR_CLASSES, UNLIKE_CLASSES], ids=["half", "rare", "equal", "unlike"]
+)
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_the_first_loss_is_near_the_entropy_of_the_label(label: LabelFeature, policy: str) -> None:
+    # A loss of ln(classes) on a label of which 1 in 100 is of class 1 would be 12 times as high.
     features = Features(NUMBERS, CATEGORIES, label)
-    model = build(TINY, features, policy="float32", recompute=False, seed=7)
-    inputs = inputs_of(features, rows=60)
-    ids = tf.constant(np.arange(60) % len(label.classes), tf.int32)
-    losses = example_losses(model(inputs), ids, label_feature=label)
-    assert abs(np.mean(losses) - np.log(len(label.classes))) < 0.1
+    model = build(ModelSettings(), features, policy=policy, recompute=False, seed=7)
+    shares = np.array(label.frequencies)
+    ids = np.repeat(np.arange(len(shares), dtype=np.int32), np.rint(200 * shares).astype(int))
+    losses = example_losses(
+        model(inputs_of(features, rows=200)), tf.constant(ids), label_feature=label
+    )
+    # The head's kernel of deviation 0.02 moves a logit by about 0.1.
+    assert abs(np.mean(losses) + np.sum(shares * np.log(shares))) < 0.02
+
+
+def test_the_first_loss_of_a_standardised_label_is_near_its_variance() -> None:
+    features = Features(NUMBERS, CATEGORIES, REGRESSION)
+    model = build(ModelSettings(), features, policy="float32", recompute=False, seed=7)
+    label = tf.constant(REGRESSION.mean + REGRESSION.scale * np.resize([-1.0, 1.0], 200))
+    losses = example_losses(model(inputs_of(features, rows=200)), label, label_feature=REGRESSION)
+    assert abs(np.mean(losses) - 1) < 0.05
 
 
 def test_numbers_past_float16_stay_finite_in_16_bits() -> None:
