@@ -12,7 +12,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, devices, evaluation, journal, losses, planner, precision
+from trainer import checkpoint, devices, evaluation, journal, planner, precision
 from trainer import strategy as replicated
 from trainer.accumulation import accumulation_steps
-from trainer.batches import AHEAD, Batches, Columns, ahead
+from trainer.batches import Batches, Columns, ahead
+from trainer.candidates import Candidate, Candidates
 from trainer.errors import CheckpointError, SettingError
-from trainer.memory import Prediction, predict_peak
-from trainer.models import tabular
 from trainer.progress import Progress, Recent, Skips
 from trainer.settings import Job
-from trainer.step import Outcome, TrainState, Update, make_step
-
-MODELS = {"tabular": tabular.build}
-"""By `ModelSettings.kind`."""
+from trainer.step import Outcome
 
 
 class Interrupted(Exception):
@@ -64,15 +60,6 @@ class Trained:
     history: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A model with its state and step for one choice of micro_batch and recompute."""
-
-    state: TrainState
-    update: Update
-    prediction: Prediction
-
-
 def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
     """Train from the last good checkpoint, or from the start, to the end.
 
@@ -89,8 +76,7 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
     """
     run = Run(job)
     with run.strategy.scope():
-        plan, candidate = run.choose()
-        run.use(plan, candidate)
+        run.use(*run.candidates.choose())
     run.restore()
     run.announce()
     devices.reset_peak()
@@ -115,6 +101,9 @@ class Run:
         self.total_steps = self.settings.steps or (
             self.settings.epochs * self.batches.steps_per_epoch
         )
+        self.candidates = Candidates(
+            job, self.batches, self.strategy, policy=self.policy, total_steps=self.total_steps
+        )
         self.progress = Progress()
         self.start_step = 0
         self.saved_step = 0
@@ -122,46 +111,6 @@ class Run:
         self.recent = Recent()
 
     # What is trained
-
-    def choose(self) -> tuple[planner.Plan, Candidate]:
-        """Return what fits into memory and is cheapest in time, and its traced step."""
-        made: dict[tuple[int, bool], Candidate] = {}
-
-        def predict(micro_batch: int, recompute: bool) -> Prediction:
-            key = (micro_batch, recompute)
-            # The last one is kept alone: the models of those that do not fit are not needed.
-            made.clear()
-            made[key] = self.candidate(micro_batch, recompute=recompute)
-            return made[key].prediction
-
-        rows = replicated.local_rows(self.strategy, self.settings.global_batch)
-        plan = planner.plan(
-            self.settings, rows=rows, predict=predict, free_bytes=devices.free_bytes
-        )
-        key = (plan.micro_batch, plan.recompute)
-        return plan, made.get(key) or self.candidate(plan.micro_batch, recompute=plan.recompute)
-
-    def candidate(self, micro_batch: int, *, recompute: bool) -> Candidate:
-        """Build the model and trace its step; nothing is run."""
-        model = MODELS[self.job.model.kind](
-            self.job.model, self.job.features,
-            policy=self.policy, recompute=recompute, seed=self.settings.seed,
-        )  # fmt: skip
-        state = TrainState(model, self.settings, total_steps=self.total_steps, policy=self.policy)
-        update = make_step(
-            state,
-            partial(losses.example_losses, label_feature=self.job.features.label),
-            settings=self.settings, micro_batch=micro_batch, strategy=self.strategy,
-        )  # fmt: skip
-        example = replicated.share(self.strategy, self.batches.at(0))
-        prediction = predict_peak(
-            update,
-            (example, tf.constant(0, tf.int32)),
-            state=state.sizes(),
-            copies=AHEAD + 2,
-            replicas=replicated.replicas(self.strategy),
-        )
-        return Candidate(state, update, prediction)
 
     def use(self, plan: planner.Plan, candidate: Candidate) -> None:
         """Take what was chosen."""
@@ -191,6 +140,10 @@ class Run:
         self.state.load(found.arrays)
         self.progress = Progress(**found.facts["progress"])
         self.start_step = self.saved_step = self.progress.step
+        self.tell(
+            "resumed",
+            step=self.start_step, epoch=self.epoch, path=str(found.path), steps=self.total_steps,
+        )  # fmt: skip
 
     def _check_same(self, found: checkpoint.Checkpoint) -> None:
         if found.facts["of"] != self._identity():
@@ -381,8 +334,9 @@ class Run:
         """Return what came out; after an early stop, with the weights of the best evaluation."""
         progress = self.progress
         is_fresh = progress.step > self.start_step
-        if progress.stopped_early and self._use_best():
-            is_fresh = False
+        if progress.stopped_early:
+            self.warn(progress.early_stop(self.total_steps))
+            is_fresh = not self._use_best() and is_fresh
         predictions = self.predictions if is_fresh else self.predict()
         facts = {
             "steps": progress.step,
@@ -395,6 +349,7 @@ class Run:
             "skipped_steps": int(self.state.loss_scale.skipped_steps.numpy()),
             "stopped_early": progress.stopped_early,
             "best_step": progress.best_step,
+            "best_epoch": progress.best_epoch,
         }
         self.tell("training_done", **facts)
         return Trained(self.state.model, predictions, facts, progress.history)

@@ -54,6 +54,20 @@ class Progress:
         if loss < self.best_loss:
             self.best_loss, self.best_step = loss, self.step
 
+    @property
+    def best_epoch(self) -> int:
+        """The epoch of the best evaluation, from 1; 0: none yet."""
+        epochs = (one["epoch"] for one in self.history if one["step"] == self.best_step)
+        return next(epochs, 0)
+
+    def early_stop(self, total_steps: int) -> str:
+        """Return in one sentence what the early stop did, out of `total_steps`."""
+        epoch = self.history[-1]["epoch"]
+        is_early = self.step < total_steps
+        ended = f"stopped early after epoch {epoch}" if is_early else f"epoch {epoch} was the last"
+        rose = "at one evaluation" if self.rises == 1 else f"{self.rises} evaluations in a row"
+        return f"{ended}: the loss rose {rose}; the weights of epoch {self.best_epoch} are kept"
+
 
 def _is_finite(loss: float | None) -> bool:
     return loss is not None and math.isfinite(loss)
