@@ -2,7 +2,8 @@
 
 A model is blessed when its loss is strictly below the loss of a model that knows no column: one
 that always answers with the class frequencies, or the mean, of the train split. A loss that is
-not a finite number never is.
+not a finite number never is. Predictions that are NaN or infinite are no verdict but a failure:
+training ends with exit 4 on them itself, so here they mean that the files are not its own.
 """
 
 # TFX reads the annotations of a component as objects: no `from __future__ import annotations`.
@@ -23,6 +24,9 @@ from trainer.errors import TrainingError
 from trainer.journal import append
 from trainer.settings import LabelFeature
 
+FEW_UPDATES = 500
+"""Weight updates below which more of them are the first thing to try."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -33,6 +37,7 @@ class Evaluation:
             of one class.
         blessed: whether the model may be pushed.
         reason: why, in one sentence.
+        remedy: what may help, in one sentence; empty for a blessed model.
         notes: why a metric is not defined, one sentence each.
     """
 
@@ -40,6 +45,7 @@ class Evaluation:
     baseline: Mapping[str, float | None]
     blessed: bool
     reason: str
+    remedy: str
     notes: tuple[str, ...]
 
 
@@ -55,19 +61,25 @@ def evaluate(run: Path) -> Evaluation:
 
     Raises:
         TrainingError: when a file is missing or damaged, predictions and labels differ in number,
-            or a prediction is not finite.
+            or (`NotFinite`) a prediction is NaN or infinite.
     """
     from trainer import evaluation
 
-    predictions, label, feature = _read_run(run)
+    predictions, label, feature, updates = _read_run(run)
     metrics = _defined(evaluation.metrics(predictions, label, label_feature=feature))
     baseline = _defined(evaluation.baseline(feature, label))
     blessed, reason = bless(metrics.get("loss"), baseline.get("loss"))
+    helps = "" if blessed else what_helps(metrics.get("loss"), updates=updates)
     notes = evaluation.notes(label, label_feature=feature)
-    return Evaluation(metrics, baseline, blessed, reason, tuple(notes))
+    return Evaluation(metrics, baseline, blessed, reason, helps, tuple(notes))
 
 
-def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature]:
+def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature, int | None]:
+    """Return predictions, label, what the label is, and the weight updates that were made.
+
+    Raises:
+        TrainingError: when a file is missing or damaged, or the numbers of rows differ.
+    """
     try:
         result = json.loads((run / "result.json").read_text(encoding="utf-8"))
         predictions = np.load(run / result["predictions"], mmap_mode="r")
@@ -90,7 +102,10 @@ def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature]:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in features["label"].items()
     }
-    return predictions, label, LabelFeature(**fields)
+    training = result.get("training") or {}
+    steps = training.get("steps")
+    updates = None if steps is None else steps - (training.get("skipped_steps") or 0)
+    return predictions, label, LabelFeature(**fields), updates
 
 
 def _defined(metrics: Mapping[str, Any]) -> dict[str, float | None]:
@@ -108,10 +123,28 @@ def bless(loss: float | None, baseline: float | None) -> tuple[bool, str]:
         return False, "the model's loss on the eval split is not a finite number"
     if baseline is None or not math.isfinite(baseline):
         return False, "the baseline's loss on the eval split is not a finite number"
-    compared = f"loss {loss:.6g} against the trivial baseline's {baseline:.6g}"
-    if loss < baseline:
-        return True, f"the model beats the trivial baseline: {compared}"
-    return False, f"the model does not beat the trivial baseline: {compared}"
+    # As many digits as the closing block has, unless the two would look alike.
+    digits = 4 if f"{loss:.4g}" != f"{baseline:.4g}" or loss == baseline else 17
+    is_below = "is below" if loss < baseline else "is not below"
+    return (
+        loss < baseline,
+        f"loss {loss:.{digits}g} {is_below} the baseline's {baseline:.{digits}g}",
+    )
+
+
+def what_helps(loss: float | None, *, updates: int | None) -> str:
+    """Return what may help a model that was not blessed.
+
+    Args:
+        loss: on the eval split; None or not finite: there is none to go by.
+        updates: weight updates that training made; None: not known.
+    """
+    if loss is None or not math.isfinite(loss):
+        return "look at the label in the eval split, or lower training.learning_rate"
+    if updates is not None and updates < FEW_UPDATES:
+        made = "1 weight update" if updates == 1 else f"{updates:,} weight updates"
+        return f"training made {made}: raise training.epochs or lower training.global_batch"
+    return "lower training.learning_rate, or add columns that say more about the label"
 
 
 def write_evaluation(evaluation: Evaluation, path: Path) -> None:
@@ -121,6 +154,7 @@ def write_evaluation(evaluation: Evaluation, path: Path) -> None:
         "baseline": dict(evaluation.baseline),
         "blessed": evaluation.blessed,
         "reason": evaluation.reason,
+        "remedy": evaluation.remedy,
         "notes": list(evaluation.notes),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +187,7 @@ def Evaluator(
         model_run: the folder that `evaluate` reads.
         evaluation: gets `evaluation.json`.
         blessing: gets the file `BLESSED` or `NOT_BLESSED`, and TFX's custom properties `blessed`,
-            `blessing_message`, `current_model` and `current_model_id`.
+            `blessing_message`, `current_model` and `current_model_id`, and our `blessing_remedy`.
         settings: JSON text.
         fingerprint: JSON text of what a cached result depends on.
     """
@@ -162,6 +196,7 @@ def Evaluator(
     write_blessing(Path(blessing.uri), blessed=found.blessed)
     blessing.set_int_custom_property("blessed", int(found.blessed))
     blessing.set_string_custom_property("blessing_message", found.reason)
+    blessing.set_string_custom_property("blessing_remedy", found.remedy)
     blessing.set_string_custom_property("current_model", model.uri)
     blessing.set_int_custom_property("current_model_id", model.id)
     events = os.environ.get("HEADRACE_EVENTS", "")

@@ -167,7 +167,8 @@ def Pusher(
 
     Args:
         model: TFX's layout, with the SavedModel under `Format-Serving`.
-        blessing: its custom property `blessed` decides.
+        blessing: its custom property `blessed` decides; `blessing_message` and `blessing_remedy`
+            are told when nothing is pushed.
         pushed: gets a copy of the model and the custom properties `pushed`, `pushed_destination`
             and `pushed_version`, as TFX's Pusher leaves them; `pushed` alone, 0, when nothing was
             pushed.
@@ -178,7 +179,10 @@ def Pusher(
     if blessing.get_int_custom_property("blessed") != 1:
         pushed.set_int_custom_property("pushed", 0)
         reason = blessing.get_string_custom_property("blessing_message") or "it was not blessed"
-        append(events, "warning", id="Pusher", message=f"the model was not pushed: {reason}")
+        remedy = blessing.get_string_custom_property("blessing_remedy")
+        append(events, "not_pushed", id="Pusher", reason=reason, remedy=remedy)
+        said = "; ".join(part for part in (reason, remedy) if part)
+        append(events, "warning", id="Pusher", message=f"the model was not pushed: {said}")
         return
     source = Path(model.uri) / "Format-Serving"
     # The archive first: once the version is there, nothing more can fail.

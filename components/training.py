@@ -17,7 +17,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
-from components import features, fingerprint, statistics
+from components import checkpoints, features, fingerprint, statistics
 from components.features import Column
 from components.gate import DataVerdict
 from trainer import journal, supervisor
@@ -71,6 +71,8 @@ def run_fn(
 ) -> None:
     """Train, and write the SavedModel under `model` and the training's record under `model_run`.
 
+    Afterwards the checkpoints that were not used for longest are removed.
+
     Args:
         examples: place of the Examples artifact.
         statistics: place of the ExampleStatistics artifact.
@@ -84,29 +86,38 @@ def run_fn(
         TrainingError: when training could not be brought to its end.
     """
     state = Path(settings["checkpoints"]) / _checkpoint_key(fingerprint)
-    columns = state / COLUMNS
-    described = write_columns(
-        columns, examples=examples, statistics=statistics, schema=schema, settings=settings
-    )
     record = Path(model_run)
-    record.mkdir(parents=True, exist_ok=True)
-    (record / "features.json").write_text(json.dumps(to_json(described)))
-    job = Job(
+    with checkpoints.in_use(state):
+        described = write_columns(
+            state / COLUMNS,
+            examples=examples,
+            statistics=statistics,
+            schema=schema,
+            settings=settings,
+        )
+        record.mkdir(parents=True, exist_ok=True)
+        (record / "features.json").write_text(json.dumps(to_json(described)))
+        job = _job(settings, described, state=state, export=Path(model) / "Format-Serving")
+        result = _train(job, record)
+        shutil.copyfile(Path(job.eval) / "label.npy", record / "label.npy")
+        _write_record(record, result, job.events)
+        shutil.rmtree(state / COLUMNS)
+    checkpoints.prune(state.parent)
+
+
+def _job(settings: dict[str, Any], described: Features, *, state: Path, export: Path) -> Job:
+    return Job(
         model=ModelSettings(**settings["model"]),
         training=training_from_json(settings["training"]),
         checkpoint=CheckpointSettings(**settings["checkpoint"]),
         features=described,
-        train=str(columns / "train"),
-        eval=str(columns / "eval"),
+        train=str(state / COLUMNS / "train"),
+        eval=str(state / COLUMNS / "eval"),
         checkpoints=str(state),
-        export=str(Path(model) / "Format-Serving"),
+        export=str(export),
         events=os.environ.get("HEADRACE_EVENTS", ""),
         result="",
     )
-    result = _train(job, record)
-    shutil.copyfile(columns / "eval" / "label.npy", record / "label.npy")
-    _write_record(record, result, job.events)
-    shutil.rmtree(columns)
 
 
 def _train(job: Job, record: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def check(config: Config = "pipeline.toml", as_json: Json = False) -> int:
 
     result = preflight.result(_load(config))
     text = lines.findings(result["findings"], result["environment"])
-    display.show_result(result, text, as_json=as_json)
+    display.show_result(result, text, as_json=as_json, hang=lines.FINDING_HANG)
     return InputError.exit_code if result["error"] else 0
 
 

@@ -27,7 +27,7 @@ from pydantic import (
 
 from pipeline import config_file, config_keys, model_keys
 from pipeline.config_file import Key, Source
-from pipeline.config_keys import Declared
+from pipeline.config_keys import Declared, Words
 from trainer.errors import SettingError
 from trainer.settings import (
     FORBID_UNKNOWN_KEYS,
@@ -62,9 +62,11 @@ def _local_path(value: str) -> str:
         raise ValueError(
             "must be a path of this machine; s3:// and gs:// are not available in this version"
         )
-    if not value or set("\0%?") & set(value):
+    if not value:
+        raise ValueError("must name a folder")
+    if set("\0%?") & set(value):
         raise ValueError(
-            "must be a path, without % and ?, which mean something in a sqlite address"
+            "must be a path without % and ?, which mean something else in a sqlite address"
         )
     return value
 
@@ -98,7 +100,9 @@ class DataSettings:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
 
-    files: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = field(
+    files: Annotated[
+        tuple[str, ...], BeforeValidator(_as_tuple), Words("a path or a list of paths")
+    ] = field(
         metadata={
             "help": "a path, a folder, a glob, or a list of them: .csv(.gz) .parquet, or text "
             "documents: .txt .md .rst .py, each also as .gz"
@@ -123,7 +127,7 @@ class DataSettings:
             require(
                 bool(one) and "://" not in one,
                 "files",
-                f"must be paths of this machine; it holds {json.dumps(one)}",
+                f"must be a path of this machine, or a list of them; it holds {json.dumps(one)}",
             )
         for name in ("label", "text"):
             column = getattr(self, name)
@@ -310,16 +314,17 @@ def _settled(source: Source) -> dict[str, Any]:
             return {name: settle(one, (*at, name)) for name, one in value.items()}
         if isinstance(value, list):
             return [settle(one, at) for one in value]
+        one = known.get(config_file.dotted(at))
+        annotation = one.annotation if one else str
         if isinstance(value, str) and at in source.loose:
-            one = known.get(config_file.dotted(at))
-            value = config_keys.from_loose(value, one.annotation if one else str)
-        _require_json(value, source.where(at))
+            value = config_keys.from_loose(value, annotation)
+        _require_json(value, source.where(at), annotation)
         return value
 
     return settle(source.tables, ())
 
 
-def _require_json(value: Any, where: str) -> None:
+def _require_json(value: Any, where: str, annotation: Any) -> None:
     """Refuse what TOML has and no key takes: dates, times, infinity and NaN.
 
     Raises:
@@ -328,11 +333,12 @@ def _require_json(value: Any, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise SettingError("must be finite", where=where, holds=str(value))
     if not isinstance(value, str | int | float | list | dict):
+        wanted = config_keys.wanted(annotation)
         raise SettingError(
-            "must not be a date or a time",
+            f"must be {wanted}, not a date or a time",
             where=where,
             holds=str(value),
-            right="write it in quotes",
+            right="write it in quotes" if wanted == config_keys.wanted(str) else "",
         )
 
 

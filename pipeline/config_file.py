@@ -150,7 +150,9 @@ def _text(path: str) -> str:
             f"byte {error.start} is not UTF-8", where=f"{path}:{line}", right="save it as UTF-8"
         ) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=path) from None
+        raise InputError(
+            f"cannot be read ({error.strerror})", where=path, right="name a file that can be"
+        ) from None
     return text.replace("\r\n", "\n")
 
 
@@ -167,19 +169,35 @@ def _parse(text: str, path: str) -> dict[str, Any]:
                 right=f"keep this one or the one on line {first}",
             ) from None
         found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
-        line = found[1] if found else str(text.count("\n") + 1)
         what = re.sub(r" \(at .*\)$", "", str(error))
+        line = _blamed(text, int(found[1]) if found else 0)
         raise InputError(
-            f"is not TOML: {what}",
+            f"this is not TOML ({what[:1].lower()}{what[1:]})",
             where=f"{path}:{line}",
-            holds=_line(text, int(line)),
+            holds=_shown(text.split("\n")[line - 1]),
             right='write key = value, with texts in double quotes, such as label = "late"',
         ) from None
 
 
-def _line(text: str, number: int) -> str:
-    lines = text.split("\n")
-    return json.dumps(lines[number - 1].strip(), ensure_ascii=False) if number <= len(lines) else ""
+def _shown(line: str) -> str:
+    """Return a line as a message shows it; nothing of a blank one."""
+    return f"`{line.strip()}`" if line.strip() else ""
+
+
+def _blamed(text: str, line: int) -> int:
+    """Return the line to show: that of the error, or where what has no end begins.
+
+    Args:
+        text: no TOML.
+        line: where tomllib says that the error is; 0 at the text's end.
+    """
+    whole = text.split("\n")
+    if line and whole[line - 1].strip():
+        return line
+    # Up to the last line that ends a statement the text is TOML; after it, this one has no end.
+    ended = max((last for _, _, last in _spans(text)), default=0)
+    begun = [number for number, one in enumerate(whole, 1) if number > ended and one.strip()]
+    return begun[0] if begun else max(line, 1)
 
 
 def _written_twice(text: str) -> tuple[Key, int, int] | None:
@@ -192,7 +210,12 @@ def _written_twice(text: str) -> tuple[Key, int, int] | None:
 
 
 def _statements(text: str) -> Iterator[tuple[Key, int]]:
-    """Yield each key with its line; stop where a statement never becomes TOML.
+    """Yield each key with its line; stop where a statement never becomes TOML."""
+    return ((key, first) for key, first, _ in _spans(text) if key)
+
+
+def _spans(text: str) -> Iterator[tuple[Key, int, int]]:
+    """Yield each key, and () for a line without one, with the statement's first and last line.
 
     A statement ends with the first line at which it is TOML by itself, so tomllib's own grammar
     decides about quotes, nested brackets and texts of several lines.
@@ -208,9 +231,10 @@ def _statements(text: str) -> Iterator[tuple[Key, int]]:
             continue
         if statement.lstrip().startswith("["):
             table = _leaves(tables)[0]
-            yield table, start
+            yield table, start, number
         else:
-            yield from ((table + key, start) for key in _leaves(tables))
+            keys = [table + key for key in _leaves(tables)]
+            yield from ((key, start, number) for key in keys or [()])
         statement = ""
 
 
@@ -259,7 +283,10 @@ def _replaced(tables: dict[str, Any], key: Key, value: Any, *, where: str) -> di
     inner = tables.get(key[0], {})
     if not isinstance(inner, dict):
         raise SettingError(
-            f"{key[0]} holds a value, not a table", where=where, holds=json.dumps(inner)
+            f"{key[0]} is no table, so it has no keys",
+            where=where,
+            holds=json.dumps(inner),
+            right=f"set {key[0]} itself, or name a key of a table",
         )
     return {**tables, key[0]: _replaced(inner, key[1:], value, where=where)}
 

@@ -35,6 +35,13 @@ VALUES_NOT_YET = {("data", "task"): "image", ("model", "kind"): "image"}
 
 
 @dataclass(frozen=True)
+class Words:
+    """What a key holds, in words, where its type says it badly; stands in ``Annotated``."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Declared:
     """A key or a table.
 
@@ -73,7 +80,7 @@ def declared(model: type[BaseModel]) -> Mapping[str, Declared]:
 
 
 def _declared_in(kind: Any, prefix: str) -> dict[str, Declared]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     found: dict[str, Declared] = {}
     for one in dataclasses.fields(kind):
         inner = dataclasses.is_dataclass(hints[one.name])
@@ -135,7 +142,8 @@ def wanted(annotation: Any) -> str:
         choices = [toml_text(one) for one in arguments]
         return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
     if origin is typing.Annotated:
-        return wanted(arguments[0])
+        words = [one.text for one in arguments[1:] if isinstance(one, Words)]
+        return words[0] if words else wanted(arguments[0])
     if origin is tuple:
         return "a list of texts"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -194,7 +202,20 @@ def refusal(
         at, value = (*at, str(rest[0])), value[str(rest[0])]
         choices = typing.get_args(one.annotation)[1]
         return at, SettingError(f"must be {wanted(choices)}", holds=toml_text(value))
-    return at, SettingError(f"must be {wanted(one.annotation)}", holds=toml_text(value))
+    return at, SettingError(
+        f"must be {wanted(one.annotation)}", holds=toml_text(value), right=_hint(at, value, known)
+    )
+
+
+def _hint(at: Key, value: Any, known: Mapping[str, Declared]) -> str:
+    """Return how such a value is written right, where that is known."""
+    one = known[config_file.dotted(at)]
+    if isinstance(value, str) and typing.get_origin(one.annotation) is tuple:
+        return f"write {toml_text([value])}"
+    name = config_file.dotted(at)
+    inside = [key.removeprefix(f"{name}.") for key in known if key.startswith(f"{name}.")]
+    keys = [key for key in inside if "." not in key]
+    return f"its keys are {', '.join(keys)}" if keys else ""
 
 
 def _not_yet(at: Key, tables: Mapping[str, Any]) -> tuple[Key, SettingError] | None:
@@ -214,7 +235,7 @@ def _missing(at: Key, known: Mapping[str, Declared]) -> tuple[Key, SettingError]
     name = config_file.dotted(at)
     inner = [one for one, facts in known.items() if one.startswith(f"{name}.") and facts.required]
     name = inner[0] if inner else name
-    return tuple(name.split(".")), SettingError("must be set", right=known[name].help)
+    return tuple(name.split(".")), SettingError("must be set", right=f"it is {known[name].help}")
 
 
 def _key_of(loc: tuple[int | str, ...], known: Mapping[str, Declared]) -> tuple[Key, Key]:

@@ -1,7 +1,8 @@
 """Why one run is not another: data, schema, settings, code, versions, hardware, plan, metrics.
 
 Each part is a table of what differs, ``{key: {"a": ..., "b": ...}}``, empty where nothing does;
-None stands for what a run has not.
+None stands for what a run has not. What the store holds under two names is told once, under the
+clearer one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ Fetch = Callable[[str], bytes | None]
 
 Table = dict[str, dict[str, Any]]
 
+_RESOLVED = "resolved."
 _STEP_METRICS = {
     "learning_rate", "gradient_norm", "loss_scale", "updates_per_second", "checkpoint_seconds",
     "planned_memory_bytes",
 }  # fmt: skip
+_LAST_STEP = {"examples_per_second": "mean_examples_per_second", "epoch_loss": "train/loss"}
+"""Metrics that another one says better, where a run has it."""
+
 _SPLITS = ("train", "eval")
 _SAME = 1e-9
 
@@ -37,29 +42,45 @@ def between(a: TrackedRun, b: TrackedRun, *, fetch_a: Fetch, fetch_b: Fetch) -> 
     """
     tags = changed(a.tags, b.tags)
     params = changed(_whole(a.params, fetch_a), _whole(b.params, fetch_b))
-    planned = changed(_only(a.metrics, "planned"), _only(b.metrics, "planned"))
+    settings = {name: one for name, one in params.items() if not name.startswith(_RESOLVED)}
+    files = _files(fetch_a("data.json"), fetch_b("data.json"))
+    features = _schema(fetch_a("schema.pbtxt"), fetch_b("schema.pbtxt"))
     return {
-        "data": {
-            **_only(tags, "data."),
-            **_only(tags, "digest.data"),
-            **_files(fetch_a("data.json"), fetch_b("data.json")),
-        },
+        # A digest says that something differs; where it is known what does, that is said.
+        "data": {**_only(tags, "data."), **(files or _only(tags, "digest.data"))},
         "statistics": _statistics(fetch_a, fetch_b),
-        "schema": {
-            **_only(tags, "digest.schema"),
-            **_schema(fetch_a("schema.pbtxt"), fetch_b("schema.pbtxt")),
-        },
-        "settings": {name: one for name, one in params.items() if not name.startswith("resolved.")},
+        "schema": features or _only(tags, "digest.schema"),
+        "settings": settings,
         "code": {**_only(tags, "git."), **_only(tags, "digest.code")},
         "versions": _only(tags, "version."),
         "hardware": _only(tags, "hardware."),
-        "plan": {
-            **_only(params, "resolved."),
-            **planned,
-            **changed(_plan(fetch_a("plan.json")), _plan(fetch_b("plan.json"))),
-        },
+        "plan": _unsaid(changed(_planned(a, fetch_a), _planned(b, fetch_b)), settings),
         "metrics": _metrics(a.metrics, b.metrics),
     }
+
+
+def _planned(run: TrackedRun, fetch: Fetch) -> dict[str, Any]:
+    """Return the plan of a run: ``plan.json``, or what the parameters and metrics keep of it."""
+    kept = {name.removeprefix(_RESOLVED): _value(one)
+            for name, one in run.params.items() if name.startswith(_RESOLVED)}  # fmt: skip
+    return {**kept, **_only(run.metrics, "planned"), **_plan(fetch("plan.json"))}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _unsaid(plan: Table, settings: Table) -> Table:
+    """Return what of the plan the settings do not say already."""
+
+    def is_said(name: str, one: dict[str, Any]) -> bool:
+        setting = settings.get(f"training.{name}")
+        return bool(setting) and all(_value(setting[side] or "") == one[side] for side in "ab")
+
+    return {name: one for name, one in plan.items() if not is_said(name, one)}
 
 
 def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> Table:
@@ -116,7 +137,14 @@ def _plan(content: bytes | None) -> dict[str, Any]:
 
 
 def _metrics(a: Mapping[str, float], b: Mapping[str, float]) -> Table:
-    table = {name: one for name, one in changed(a, b).items() if name not in _STEP_METRICS}
+    known = {*a, *b}
+    table = {
+        name: one
+        for name, one in changed(a, b).items()
+        if name not in _STEP_METRICS
+        and _LAST_STEP.get(name) not in known
+        and not (name.startswith("eval/") and name.removeprefix("eval/") in known)
+    }
     for one in table.values():
         if one["a"] is not None and one["b"] is not None:
             one["change"] = one["b"] - one["a"]

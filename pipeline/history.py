@@ -7,10 +7,12 @@ import difflib
 import json
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from components.tracking_names import without_credentials
-from pipeline import differences, lines, tracked_runs
+from pipeline import differences, lines, run_numbers, tracked_runs
+from pipeline.run_numbers import Unlisted
 from pipeline.tracked_runs import TrackedRun
 from trainer.errors import InputError
 
@@ -21,6 +23,7 @@ HIGHER_IS_BETTER = {"auc": True, "accuracy": True, "rmse": False, "loss": False}
 _TASK_METRIC = {"binary": "auc", "multiclass": "accuracy", "regression": "rmse"}
 _MOST_COMPARED = 20
 _SHORT_ID = 8
+_MOST_UNLISTED = 10
 
 
 class Config(Protocol):
@@ -36,6 +39,11 @@ class Config(Protocol):
         """Where the runs are."""
         ...
 
+    @property
+    def folder(self) -> Path:
+        """Where the pipeline writes: the journals of its runs are in ``logs/``."""
+        ...
+
 
 def runs(config: Config) -> dict[str, Any]:
     """Return this pipeline's runs, best first.
@@ -45,11 +53,12 @@ def runs(config: Config) -> dict[str, Any]:
         ``run``, ``run_id``, ``status``, ``started`` (UTC), ``seconds``, ``metrics``, ``baseline``,
         ``settings`` (those that differ between the runs), ``error``, ``url``. Runs that finished
         come first, those without the metric after them, then those that go on, then the others.
+        ``unlisted``: the other numbers that runs of this folder had, with ``status`` and ``why``.
 
     Raises:
         InputError: there is no store or no run yet.
     """
-    found = _found(config)
+    found, unlisted = _found(config)
     metric = _metric(found)
     ranked = sorted(found, key=lambda run: _rank(run, metric))
     differing = _differing(ranked)
@@ -58,11 +67,12 @@ def runs(config: Config) -> dict[str, Any]:
         "tracking_uri": without_credentials(config.tracking_uri),
         "metric": metric,
         "runs": [_told(config, run, differing) for run in ranked],
+        "unlisted": [{"run": one.number, "status": one.status, "why": one.why} for one in unlisted],
         "compare_url": compare_url(config, ranked[:_MOST_COMPARED]),
     }
 
 
-def _found(config: Config) -> list[TrackedRun]:
+def _found(config: Config) -> tuple[list[TrackedRun], list[Unlisted]]:
     found = tracked_runs.read(config.tracking_uri, config.name)
     if not found:
         raise InputError(
@@ -70,7 +80,7 @@ def _found(config: Config) -> list[TrackedRun]:
             where=without_credentials(config.tracking_uri),
             right="run it first: headrace run, with this configuration",
         )
-    return found
+    return run_numbers.number(found, run_numbers.kept(Path(config.folder)))
 
 
 def _metric(found: Iterable[TrackedRun]) -> str:
@@ -107,7 +117,7 @@ def _told(config: Config, run: TrackedRun, differing: Iterable[str]) -> dict[str
     return {
         "run": run.name,
         "run_id": run.run_id,
-        "status": run.tags.get("headrace.status", run.status.lower()),
+        "status": _status(run),
         "started": started.isoformat(timespec="seconds"),
         "seconds": (run.ended - run.started) / 1000 if run.ended >= run.started else None,
         "metrics": plain,
@@ -120,6 +130,11 @@ def _told(config: Config, run: TrackedRun, differing: Iterable[str]) -> dict[str
         "error": run.tags.get("headrace.error", ""),
         "url": f"{_server(config)}/#/experiments/{run.experiment_id}/runs/{run.run_id}",
     }
+
+
+def _status(run: TrackedRun) -> str:
+    """Return how a run ended, in the words of `headrace run`; MLflow's where it has none."""
+    return run.tags.get("headrace.status", run.status.lower())
 
 
 def _server(config: Config) -> str:
@@ -140,17 +155,23 @@ def _json_argument(value: list[str]) -> str:
     return urllib.parse.quote(json.dumps(value, separators=(",", ":")), safe="")
 
 
-def find(found: Sequence[TrackedRun], text: str) -> TrackedRun:
+def find(
+    found: Sequence[TrackedRun], text: str, *, unlisted: Sequence[Unlisted] = ()
+) -> TrackedRun:
     """Return the run that a person means.
 
     Args:
         found: the runs, newest first.
+        unlisted: runs that another one stands for, or none.
         text: an MLflow run id, a beginning of one (4 characters or more) that fits one run, the
             run's number or name, ``latest`` or ``best``.
 
     Raises:
         InputError: none fits, or several do; the nearest are named.
     """
+    for one in unlisted:
+        if one.number == text:
+            return _standing_for(one, found)
     metric = _metric(found)
     ranked = [run for run in found if _rank(run, metric)[0] == 0]
     if text == "latest":
@@ -176,6 +197,18 @@ def find(found: Sequence[TrackedRun], text: str) -> TrackedRun:
     )
 
 
+def _standing_for(one: Unlisted, found: Sequence[TrackedRun]) -> TrackedRun:
+    for run in found:
+        if run.run_id == one.run_id:
+            return run
+    raise InputError(
+        f"this run {one.why}, so there is nothing to compare; it is {one.status}",
+        where="RUN",
+        holds=one.number,
+        right="take one that `headrace runs` lists",
+    )
+
+
 def _handle(run: TrackedRun) -> str:
     return f"{run.name} ({run.run_id[:_SHORT_ID]})"
 
@@ -183,21 +216,30 @@ def _handle(run: TrackedRun) -> str:
 def diff(config: Config, run_a: str, run_b: str) -> dict[str, Any]:
     """Return why run `run_b` is not run `run_a`.
 
-    Returns: ``a`` and ``b`` (run, run_id, status), the parts that `differences.between` lists, and
-        ``compare_url``.
+    Returns: ``a`` and ``b`` (``run``, the number that the training is listed by; run_id; status;
+        ``note``: why that is not the number asked for, or ""), the parts that
+        `differences.between` lists, and ``compare_url``.
 
     Raises:
         InputError: there is no store yet, or a run is not known.
     """
-    found = _found(config)
-    a, b = find(found, run_a), find(found, run_b)
+    found, unlisted = _found(config)
+    a, b = (find(found, one, unlisted=unlisted) for one in (run_a, run_b))
+    notes = {one.number: f"run {one.number} {one.why}" for one in unlisted}
     fetch_a, fetch_b = (
         lambda name, run=run: tracked_runs.artifact(config.tracking_uri, run, name)
         for run in (a, b)
     )
     return {
-        "a": {"run": a.name, "run_id": a.run_id, "status": a.status.lower()},
-        "b": {"run": b.name, "run_id": b.run_id, "status": b.status.lower()},
+        **{
+            side: {
+                "run": one.name,
+                "run_id": one.run_id,
+                "status": _status(one),
+                "note": notes.get(asked, ""),
+            }
+            for side, one, asked in (("a", a, run_a), ("b", b, run_b))
+        },
         **differences.between(a, b, fetch_a=fetch_a, fetch_b=fetch_b),
         "compare_url": compare_url(config, [a, b]) if a is not b else "",
     }
@@ -223,6 +265,14 @@ def run_lines(result: Mapping[str, Any]) -> list[str]:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[6]])
         for row in rows
     ]
+    others = result["unlisted"]
+    if others:
+        text += ["", "not in the list:"]
+        text += [
+            f"  run {one['run']} ({one['status']}) {one['why']}" for one in others[-_MOST_UNLISTED:]
+        ]
+        if len(others) > _MOST_UNLISTED:
+            text.append(f"  and {len(others) - _MOST_UNLISTED} older ones")
     if result["compare_url"]:
         text += ["", f"compare: {result['compare_url']}"]
         if result["tracking_uri"].startswith("sqlite"):
@@ -236,6 +286,7 @@ def diff_lines(result: Mapping[str, Any]) -> list[str]:
     text = [
         f"run {a['run']} ({a['run_id'][:_SHORT_ID]}) -> run {b['run']} ({b['run_id'][:_SHORT_ID]})"
     ]
+    text += [one["note"] for one in (a, b) if one["note"]]
     for part, holds in result.items():
         if part in {"a", "b", "compare_url"}:
             continue
@@ -257,9 +308,18 @@ def _moved(one: Mapping[str, Any]) -> str:
 
 
 def _changed(name: str, one: Mapping[str, Any]) -> str:
-    a, b = ("none" if one[side] is None else _short(lines.figure(one[side])) for side in "ab")
-    change = f" ({one['change']:+.4g})" if "change" in one else ""
-    return f"  {name}: {a} -> {b}{change}"
+    a, b = (
+        "none" if one[side] is None else _short(lines.figure(_whole(one[side]))) for side in "ab"
+    )
+    change = _whole(one.get("change", 0))
+    return f"  {name}: {a} -> {b}" + (
+        f" ({change:{'+,' if isinstance(change, int) else '+.4g'}})" if change else ""
+    )
+
+
+def _whole(value: Any) -> Any:
+    """Return a float that is a whole number as one: MLflow keeps bytes as floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _short(text: str) -> str:

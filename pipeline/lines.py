@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from components.verdict import KINDS
 from trainer.settings import UNITS
 
 WORDS = {"ran": "done", "not_run": "not run"}
 """States as a person reads them, where the journal and JSON have another word."""
+
+REFUSED, INTERRUPTED, NOT_PUSHED = "refused", "interrupted", "not pushed: "
+"""How a node's `why` ends: of one that failed, how it did; of a push, why there was none."""
+
+NOT_REACHED = "not reached"
+"""How the `why` of a node begins that did not run."""
+
+NODE_HANG, CLOSING_HANG, FINDING_HANG, ERROR_HANG = 38, 13, 11, 2
+"""Columns that the further lines of a text are moved in by, where a terminal makes several."""
 
 
 def plain(text: object) -> str:
@@ -16,6 +27,29 @@ def plain(text: object) -> str:
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(text)
     )
+
+
+def wrapped(text: str, width: int, hang: int) -> list[str]:
+    """Return a text in lines of at most `width` characters, words and paths kept whole.
+
+    Args:
+        text: one line.
+        width: characters a line.
+        hang: columns that the lines after the first are moved in by; few where `width` is small.
+    """
+    indent = " " * (hang if hang <= width // 2 else ERROR_HANG)
+    return textwrap.wrap(
+        text,
+        max(width, 2 * len(indent)),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [text]
+
+
+def joined(*parts: str) -> str:
+    """Return the parts that say something, with semicolons between them."""
+    return "; ".join(part for part in parts if part)
 
 
 def figure(value: Any) -> str:
@@ -47,8 +81,39 @@ def duration(seconds: float) -> str:
 
 def node(name: str, state: str, seconds: float | None, why: str = "") -> str:
     """Return a node's line: name, state, time and why it ran or was cached."""
+    word, why = outcome(state, why)
+    return plain("".join([*node_head(name, word, seconds), why]).rstrip())
+
+
+def node_head(name: str, word: str, seconds: float | None) -> tuple[str, str, str]:
+    """Return the columns before a node's why: its name, the state's word and the time."""
     time = "" if seconds is None else duration(seconds)
-    return plain(f"{name:<16} {WORDS.get(state, state):<8} {time:>10}  {why}".rstrip())
+    return f"{name:<16} ", word, f" {time:>{max(18 - len(word), 0)}}  "
+
+
+def outcome(state: str, why: str) -> tuple[str, str]:
+    """Return the word for a state, and `why` without what the word says.
+
+    A node that the data gate's refusal or a person ended has the state ``failed`` in JSON; its
+    `why` ends with how it ended.
+    """
+    if state == "failed":
+        for word in (REFUSED, INTERRUPTED):
+            if why == word or why.endswith(f"; {word}"):
+                return word, why.removesuffix(word).removesuffix("; ")
+    return WORDS.get(state, state), why
+
+
+def not_pushed(event: Mapping[str, Any]) -> str:
+    """Return why the model was not pushed and what to do, from the journal's event."""
+    return NOT_PUSHED + joined(
+        str(event.get("reason") or "it was not blessed"), str(event.get("remedy") or "")
+    )
+
+
+def resumed(step: Any, steps: Any) -> str:
+    """Return where training goes on from a checkpoint."""
+    return plain(f"resumed at step {figure(step)} of {figure(steps)}")
 
 
 def training_plan(event: Mapping[str, Any]) -> str:
@@ -81,22 +146,89 @@ def evaluation(event: Mapping[str, Any]) -> str:
     return plain(f"epoch {figure(event.get('epoch'))}, evaluated: " + ", ".join(values))
 
 
-def closing(result: Mapping[str, Any]) -> list[str]:
-    """Return the block that ends a run, from the contract's JSON object."""
-    run = f", run {result['run_id']}" if result.get("run_id") else ""
-    lines = ["", f"{result['pipeline']}: {result['status']} in {duration(result['seconds'])}{run}"]
+def closing(
+    result: Mapping[str, Any],
+    *,
+    start_seconds: float | None = None,
+    warnings: Iterable[str] = (),
+) -> list[str]:
+    """Return the block that ends a run.
+
+    Args:
+        result: the contract's JSON object.
+        start_seconds: of its seconds, those before the first node; None: nothing had to start.
+        warnings: what training said, such as that it stopped early.
+    """
+    lines = ["", _headline(result)]
+    lines += _times(result, start_seconds)
     lines += _examples(result.get("examples") or {})
     lines += _metrics(result.get("metrics") or {}, result.get("baseline") or {})
     lines += _anomalies(result.get("anomalies") or [])
-    lines += _memory(result.get("training") or {})
-    lines += [f"  {name:<10} {result[name]}" for name in ("report", "model") if result.get(name)]
-    tracked = result.get("mlflow") or {}
-    if tracked:
-        lines.append(
-            f"  {'MLflow':<10} run {tracked.get('run_id')} of {tracked.get('experiment')}, "
-            f"{tracked.get('tracking_uri')}"
-        )
+    lines += [f"  {'warning':<10} {one}" for one in warnings]
+    lines += _training(result.get("training") or {})
+    lines += [f"  {name:<10} {one}" for name, one in _places(result).items() if one]
     return [plain(line) for line in lines]
+
+
+def _headline(result: Mapping[str, Any]) -> str:
+    said = f"{result['pipeline']}: {result['status']} in {duration(result['seconds'])}"
+    nodes = result.get("nodes") or []
+    if nodes and all(one["state"] == "cached" for one in nodes):
+        return f"{said}, nothing had changed since run {result.get('run_id')}"
+    return f"{said}, run {result['run_id']}" if result.get("run_id") else said
+
+
+def _times(result: Mapping[str, Any], start: float | None) -> list[str]:
+    """Say what a run's seconds were, since those of the nodes are not all of them."""
+    if start is None:
+        return []
+    parts = [f"{duration(start)} to start TFX and TensorFlow"]
+    nodes = sum(one.get("seconds") or 0.0 for one in result.get("nodes") or [])
+    rest = result["seconds"] - start - nodes
+    if nodes:
+        parts.append(f"{duration(nodes)} in the nodes")
+    if rest >= 0.05:
+        parts.append(f"{duration(rest)} for the report, MLflow and the rest")
+    return ["  time       " + ", ".join(parts)]
+
+
+def _places(result: Mapping[str, Any]) -> dict[str, Any]:
+    tracked = result.get("mlflow") or {}
+    run = f"run {tracked.get('run_id')} of {tracked.get('experiment')}"
+    return {
+        "report": result.get("report"),
+        "model": result.get("model") or why_not_pushed(result),
+        "MLflow": f"{run}, {tracked.get('tracking_uri')}" if tracked else "",
+    }
+
+
+def why_not_pushed(result: Mapping[str, Any]) -> str:
+    """Return what a result says of a model that was not pushed; empty where it was, or none was."""
+    for one in result.get("nodes") or []:
+        _, found, why = str(one.get("why") or "").partition(NOT_PUSHED)
+        if one["id"] == "Pusher" and found:
+            return found + why
+    return ""
+
+
+def error(result: Mapping[str, Any]) -> str:
+    """Return the last line of a run that went wrong, after the closing block: told once.
+
+    Of a refusal the block has said all; its one line for scripts is the result's ``error``.
+    """
+    stops = [one for one in result.get("anomalies") or [] if one["severity"] == "stop"]
+    if result["status"] != "rejected" or not stops:
+        return plain(result.get("error") or "")
+    columns = len({one["feature"] for one in stops} - {""})
+    found = count(len(stops), "anomaly", "anomalies")
+    place = f" in {count(columns, 'column')}" if columns else ""
+    report = f"; the report shows them: {result['report']}" if result.get("report") else ""
+    return plain(f"the data gate refused the data: {found}{place}, told above{report}")
+
+
+def count(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: ``1 column``, ``2 columns``."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def findings(found: Iterable[Mapping[str, Any]], environment: Mapping[str, Any]) -> list[str]:
@@ -130,19 +262,34 @@ def _anomalies(anomalies: Iterable[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     for one in anomalies:
         split = f" in {one['split']}" if one.get("split") else ""
-        rows = f", {one['rows']:,} rows" if one.get("rows") else ""
+        rows = f", {count(one['rows'], 'row')}" if one.get("rows") else ""
         lines.append(f"  {one['severity']:<10} {one['feature']}: {one['kind']}{split}{rows}")
         lines.append(f"  {'':<10} {one['message']}")
         if one.get("where"):
             lines.append(f"  {'':<10} at {', '.join(str(place) for place in one['where'])}")
-        if one.get("what_to_do"):
-            lines.append(f"  {'':<10} {one['what_to_do']}")
+        if todo := joined(one.get("what_to_do") or "", _rule(one)):
+            lines.append(f"  {'':<10} {todo}")
     return lines
 
 
-def _memory(training: Mapping[str, Any]) -> list[str]:
+def _rule(one: Mapping[str, Any]) -> str:
+    """Return the rule that lets such an anomaly pass, if one stops the run that may."""
+    kind = KINDS.get(one["kind"])
+    if one["severity"] != "stop" or kind is None or kind.severity == "stop":
+        return ""
+    name = f"{one['feature']}:{one['kind']}" if one["feature"] else one["kind"]
+    return f'"{name}" = "warn" under [validation.rules] lets it pass'
+
+
+def _training(training: Mapping[str, Any]) -> list[str]:
     if not training:
         return []
+    resumed_from = training.get("resumed_from_step")
+    said = [f"  training   {resumed(resumed_from, training.get('steps'))}"] if resumed_from else []
+    return [*said, *_memory(training)]
+
+
+def _memory(training: Mapping[str, Any]) -> list[str]:
     measured = training.get("peak_memory_bytes")
     planned = training.get("planned_memory_bytes")
     line = f"  memory     measured {size(measured)}, planned {size(planned)}"

@@ -23,6 +23,7 @@ from trainer.errors import TrainingError
 OnEvent = Callable[[dict[str, Any]], None]
 POLL_SECONDS = 0.1
 STOP_SECONDS = 30.0
+STOPPING = "stopping: what was finished is kept; Ctrl-C once more ends it at once"
 
 
 @dataclass
@@ -37,7 +38,8 @@ class Run:
         on_event: told of every event of the journal.
         children: processes to stop with the run, by name.
         told: the events so far.
-        stopped: signals received.
+        stopped: the first signal that was received; 0: none.
+        signals: how many were.
     """
 
     number: str
@@ -48,6 +50,7 @@ class Run:
     children: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     told: list[dict[str, Any]] = field(default_factory=list)
     stopped: int = 0
+    signals: int = 0
     offset: int = 0
 
     @property
@@ -96,7 +99,11 @@ def _environment(one: Run) -> dict[str, str]:
 def watch(one: Run) -> int:
     """Show the journal until the nodes' process ends; return the run's exit code."""
     nodes = one.children["nodes"]
+    is_stopping = False
     while nodes.poll() is None:
+        if one.stopped and not is_stopping:
+            is_stopping = True
+            one.tell("warning", id="", message=STOPPING)
         for event in one.follow():
             # Not earlier: its imports would hold up those of the nodes.
             if event["event"] == "node" and event["state"] in {"done", "cached"}:
@@ -118,14 +125,17 @@ def watch(one: Run) -> int:
 
 @contextlib.contextmanager
 def signals(one: Run) -> Generator[None, None, None]:
-    """Stop the children in order at the first signal, at once at the second."""
+    """Stop the children in order at the first signal, at once at the second, all at the third."""
 
     def stop(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
+        one.signals += 1
+        one.stopped = one.stopped or number
+        if one.signals > 2:
+            raise KeyboardInterrupt
         for name in ("nodes", "training"):
             child = one.children.get(name)
             if child is not None and child.poll() is None:
-                child.send_signal(signal.SIGKILL if one.stopped else signal.SIGTERM)
-        one.stopped = one.stopped or number
+                child.send_signal(signal.SIGKILL if one.signals > 1 else signal.SIGTERM)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -149,6 +159,19 @@ def stop_children(one: Run) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def wait_for_tracking(one: Run, seconds: float) -> None:
+    """Wait until all is stored, for so many seconds at most and no longer than a person does.
+
+    A signal ends the waiting, two when the first one ended the run; the tracking process stores
+    the rest without this one.
+    """
+    child, until = one.children["tracking"], time.monotonic() + seconds
+    received = one.signals
+    while child.poll() is None and time.monotonic() < until and one.signals == received:
+        time.sleep(POLL_SECONDS)
+    one.follow()
 
 
 def start_tracking(one: Run) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline import lines
 from pipeline.cache import Outputs
 
 Event = dict[str, Any]
@@ -51,6 +52,26 @@ def gather(outputs: RunOutputs, events: Iterable[Event]) -> dict[str, Any]:
     pushed = outputs.get("Pusher", {}).get("pushed")
     result["model"] = pushed.properties.get("pushed_destination") if pushed else None
     return result
+
+
+def why_not_pushed(outputs: RunOutputs, events: Iterable[Event]) -> str:
+    """Return why a push that was asked for added no version, in words; empty where it did.
+
+    Args:
+        outputs: each finished node's outputs, cached ones included.
+        events: the run's journal.
+    """
+    pushed = outputs.get("Pusher", {}).get("pushed")
+    if pushed is None or pushed.properties.get("pushed_destination"):
+        return ""
+    if told := _last(list(events), "not_pushed"):
+        return lines.not_pushed(told)
+    blessing = outputs.get("Evaluator", {}).get("blessing")
+    kept = blessing.properties if blessing else {}
+    return lines.not_pushed({
+        "reason": kept.get("blessing_message"),
+        "remedy": kept.get("blessing_remedy"),
+    })
 
 
 def data_facts(outputs: RunOutputs) -> Event:

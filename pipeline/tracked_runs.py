@@ -36,6 +36,7 @@ class TrackedRun:
 
     Attributes:
         run_id, name, experiment_id: as MLflow names them; `name` is the run's number.
+        numbers: of the runs here that wrote to it, the last one last (`pipeline.run_numbers`).
         status: RUNNING, FINISHED, FAILED or KILLED.
         started, ended: milliseconds since the epoch; 0 when unknown.
         artifact_uri: where its artifacts are.
@@ -53,6 +54,7 @@ class TrackedRun:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    numbers: list[str] = field(default_factory=list)
 
 
 def read(uri: str, experiment: str) -> list[TrackedRun]:

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import NotFinite
+from trainer.losses import LEAST_PROBABILITY
 from trainer.losses import predictions as predictions_of
 from trainer.models.built import Built
 from trainer.settings import Features, LabelFeature
@@ -33,8 +34,6 @@ METRICS = {
 CALIBRATION_BINS = 10
 MOST_NATS = 700.0
 """Above it the perplexity would be past what a number holds."""
-LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
-"""Probabilities are kept this far from 0 and 1 in the loss, since they are float32 numbers."""
 
 Predictor = Callable[[Mapping[str, Any]], tf.Tensor]
 
@@ -120,7 +119,8 @@ def metrics(
     Returns: a finite number for each name, or None where `notes` says why there is none.
 
     Raises:
-        NotFinite: when a prediction is NaN or infinite.
+        NotFinite: when a prediction is NaN or infinite. The loop evaluates before it saves, so
+            such weights end the training (exit 4); they are neither a checkpoint nor exported.
     """
     broken = int(np.sum(~np.isfinite(predictions).all(axis=-1)))
     if broken:

@@ -81,10 +81,11 @@ def encode_numbers(
     """
     lower, width, is_bin = _bins(numbers)
     known = tf.logical_and(present, tf.logical_not(tf.math.is_nan(values)))
-    safe = tf.where(known, values, tf.zeros_like(values))
+    # Scalars: zeros of the batch's shape would be folded into a constant that stays.
+    safe = tf.where(known, values, tf.constant(0, values.dtype))
     share = tf.clip_by_value((safe[:, :, None] - lower) / width, 0.0, 1.0)
     use = tf.logical_and(known[:, :, None], is_bin)
-    bins = tf.cast(tf.where(use, share, tf.zeros_like(share)), tf.float32)
+    bins = tf.cast(tf.where(use, share, tf.constant(0, share.dtype)), tf.float32)
     missing = tf.cast(tf.logical_not(known), tf.float32)[:, :, None]
     return tf.concat([bins, missing], axis=-1)
 

@@ -9,8 +9,8 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 from tfx.types import standard_artifacts
 
-from components.evaluator import Evaluator_Executor, bless, evaluate
-from trainer.errors import TrainingError
+from components.evaluator import FEW_UPDATES, Evaluator_Executor, bless, evaluate, what_helps
+from trainer.errors import NotFinite, TrainingError
 from trainer.journal import read
 from trainer.settings import Features, LabelFeature, to_json
 
@@ -55,7 +55,9 @@ def test_binary_metrics_equal_those_of_scikit_learn(binary):
     assert found.baseline["loss"] == pytest.approx(sklearn_metrics.log_loss(label, constant))
     assert found.baseline["auc"] == pytest.approx(0.5)
     assert found.blessed
-    assert found.reason.startswith("the model beats the trivial baseline: loss 0.")
+    assert found.reason.startswith("loss 0.")
+    assert " is below the baseline's 0." in found.reason
+    assert not found.remedy
 
 
 def test_multiclass_metrics_equal_those_of_scikit_learn(tmp_path):
@@ -110,6 +112,39 @@ def test_only_a_finite_loss_strictly_below_the_baseline_is_blessed(loss, baselin
     assert reason
 
 
+@pytest.mark.parametrize(
+    ("loss", "baseline", "reason"),
+    [
+        (0.51823, 0.0340021, "loss 0.5182 is not below the baseline's 0.034"),
+        (0.5, 0.5, "loss 0.5 is not below the baseline's 0.5"),
+        (0.4, 0.50001, "loss 0.4 is below the baseline's 0.5"),
+        (0.5 + 2**-20, 0.5, "loss 0.50000095367431641 is not below the baseline's 0.5"),
+    ],
+)
+def test_the_reason_names_both_losses_with_the_digits_that_tell_them_apart(loss, baseline, reason):
+    assert bless(loss, baseline)[1] == reason
+
+
+def test_few_updates_are_the_first_thing_to_mend():
+    said = "training made {}: raise training.epochs or lower training.global_batch"
+    assert what_helps(0.5, updates=4) == said.format("4 weight updates")
+    assert what_helps(0.5, updates=1) == said.format("1 weight update")
+    for updates in (FEW_UPDATES, None):
+        assert "training.learning_rate" in what_helps(0.5, updates=updates)
+    for loss in (None, math.nan):
+        assert "the label in the eval split" in what_helps(loss, updates=4)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_predictions_that_are_not_finite_fail_with_exit_4_and_give_no_verdict(binary, broken):
+    run, probability, _ = binary
+    probability[3] = broken
+    np.save(run / "predictions.npy", probability[:, None])
+    with pytest.raises(NotFinite, match="1 of 500 predictions are NaN or infinite") as caught:
+        evaluate(run)
+    assert caught.value.exit_code == 4
+
+
 def test_an_auc_of_one_class_is_none_and_told(tmp_path):
     feature = LabelFeature("late", "binary", "int", classes=("0", "1"), frequencies=(0.7, 0.3))
     found = evaluate(write_run(tmp_path, feature, np.full((5, 1), 0.2), np.zeros(5, np.int32)))
@@ -160,6 +195,9 @@ def test_the_component_writes_tfx_layout_and_one_event(tmp_path, binary, monkeyp
     run, probability, _ = binary
     if not blessed:
         np.save(run / "predictions.npy", (1 - probability)[:, None])
+        training = {"steps": 1005, "skipped_steps": 1000}
+        result = {"predictions": "predictions.npy", "training": training}
+        (run / "result.json").write_text(json.dumps(result))
     monkeypatch.setenv("HEADRACE_EVENTS", str(tmp_path / "events.jsonl"))
     outputs = run_component(tmp_path, run)
     artifact = outputs["blessing"][0]
@@ -176,3 +214,6 @@ def test_the_component_writes_tfx_layout_and_one_event(tmp_path, binary, monkeyp
         assert events[0][name] == written[name]
     assert written["blessed"] is blessed
     assert written["reason"] == artifact.get_string_custom_property("blessing_message")
+    assert written["remedy"] == artifact.get_string_custom_property("blessing_remedy")
+    assert written["remedy"].startswith("" if blessed else "training made 5 weight updates: ")
+    assert bool(written["remedy"]) is not blessed

@@ -143,7 +143,7 @@ def test_a_push_killed_while_copying_leaves_no_version_and_the_next_one_clears_u
     assert os.listdir(tmp_path / "models") == ["1"]
 
 
-def run_component(tmp_path: Path, model: Path, *, blessed: int):
+def run_component(tmp_path: Path, model: Path, *, blessed: int, remedy: str = "train longer"):
     artifacts = {
         "model": standard_artifacts.Model(),
         "blessing": standard_artifacts.ModelBlessing(),
@@ -151,7 +151,9 @@ def run_component(tmp_path: Path, model: Path, *, blessed: int):
     }
     artifacts["model"].uri = str(model.parent)
     artifacts["blessing"].set_int_custom_property("blessed", blessed)
-    artifacts["blessing"].set_string_custom_property("blessing_message", "loss 0.6 against 0.5")
+    artifacts["blessing"].set_string_custom_property("blessing_message", "loss 0.6 is above 0.5")
+    if remedy:
+        artifacts["blessing"].set_string_custom_property("blessing_remedy", remedy)
     artifacts["pushed"].uri = str(tmp_path / "pushed")
     Pusher_Executor().Do(
         {name: [artifacts[name]] for name in ("model", "blessing")},
@@ -175,13 +177,19 @@ def test_the_component_pushes_a_blessed_model_as_tfx_does(tmp_path, model, monke
     ]
 
 
+@pytest.mark.parametrize("remedy", ["train longer", ""])
 def test_the_component_pushes_nothing_that_was_not_blessed_and_says_why(
-    tmp_path, model, monkeypatch
+    tmp_path, model, monkeypatch, remedy
 ):
     monkeypatch.setenv("HEADRACE_EVENTS", str(tmp_path / "events.jsonl"))
-    pushed = run_component(tmp_path, model, blessed=0)
+    pushed = run_component(tmp_path, model, blessed=0, remedy=remedy)
     assert pushed.get_int_custom_property("pushed") == 0
     assert not (tmp_path / "models").exists()
     events, _ = read(tmp_path / "events.jsonl")
-    assert [(one["event"], one["id"]) for one in events] == [("warning", "Pusher")]
-    assert "loss 0.6 against 0.5" in events[0]["message"]
+    assert [(one["event"], one["id"]) for one in events] == [
+        ("not_pushed", "Pusher"),
+        ("warning", "Pusher"),
+    ]
+    assert (events[0]["reason"], events[0]["remedy"]) == ("loss 0.6 is above 0.5", remedy)
+    said = "the model was not pushed: loss 0.6 is above 0.5"
+    assert events[1]["message"] == said + (f"; {remedy}" if remedy else "")

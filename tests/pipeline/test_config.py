@@ -92,7 +92,8 @@ def test_every_key_but_files_and_label_has_a_default(load, tmp_path):
         ),
         (
             "[training]\nearly_stop = 3",
-            "pipeline.toml:5: training.early_stop: must be a table; it holds 3",
+            "pipeline.toml:5: training.early_stop: must be a table; it holds 3; "
+            "its keys are after_rises",
         ),
         (
             "[training]\nlearning_rate = inf",
@@ -100,7 +101,12 @@ def test_every_key_but_files_and_label_has_a_default(load, tmp_path):
         ),
         (
             "[training]\nseed = 2024-01-05",
-            "pipeline.toml:5: training.seed: must not be a date or a time; "
+            "pipeline.toml:5: training.seed: must be a whole number, not a date or a time; "
+            "it holds 2024-01-05",
+        ),
+        (
+            '[data]\nfiles = "a"\nlabel = 2024-01-05',
+            "pipeline.toml:3: data.label: must be a text, not a date or a time; "
             "it holds 2024-01-05; write it in quotes",
         ),
         (
@@ -136,7 +142,33 @@ def test_every_key_but_files_and_label_has_a_default(load, tmp_path):
         ),
         (
             '[data]\nfiles = ["a", 1]\nlabel = "b"',
-            'pipeline.toml:2: data.files: must be a list of texts; it holds ["a", 1]',
+            'pipeline.toml:2: data.files: must be a path or a list of paths; it holds ["a", 1]',
+        ),
+        (
+            '[data]\nfiles = 3\nlabel = "b"',
+            "pipeline.toml:2: data.files: must be a path or a list of paths; it holds 3",
+        ),
+        (
+            '[data]\nfiles = "a"\nlabel = "b"\nignore = "c"',
+            'pipeline.toml:4: data.ignore: must be a list of texts; it holds "c"; write ["c"]',
+        ),
+        (
+            '[data]\nfiles = "a"\nlabel = "b"\nsplit = 3',
+            "pipeline.toml:4: data.split: must be a table; it holds 3; "
+            "its keys are by, column, eval",
+        ),
+        (
+            '[model]\nkind = "text"',
+            "pipeline.toml:5: model.kind: is not available in this version; "
+            'it holds "text"; take "tabular"',
+        ),
+        (
+            'root = ""\n' + LEAST,
+            'pipeline.toml:1: root: must name a folder; it holds ""',
+        ),
+        (
+            '[data]\nfiles = "a"',
+            "pipeline.toml:1: data.label: must be set; it is the column to predict",
         ),
         (
             '[data]\nfiles = "a"',

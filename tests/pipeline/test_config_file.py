@@ -122,7 +122,7 @@ def test_set_comes_after_the_file_and_the_last_one_holds(written):
         ("training.epochs", "has no value"),
         ("=3", "is no key"),
         ("a b=3", "is no key"),
-        ("name.x=3", "name holds a value, not a table"),
+        ("name.x=3", "name is no table, so it has no keys"),
     ],
 )
 def test_a_set_that_cannot_be_is_refused_and_named(written, argument, said):
@@ -147,14 +147,24 @@ def test_a_table_that_stands_twice_is_refused_with_both_lines(written):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
-    [("a = 1\nb = no\n", 2), ("a = 1\n\nlearning_rate: 1e-3\n", 3), ("[a\n", 1), ("a = [1,\n", 2)],
+    ("text", "line", "holds"),
+    [
+        ("a = 1\nb = no\n", 2, "`b = no`"),
+        ("a = 1\n\nlearning_rate: 1e-3\n", 3, "`learning_rate: 1e-3`"),
+        ("[a\n", 1, "`[a`"),
+        # What has no end is named by where it begins, not by the blank line at the text's end.
+        ("# one\n\na = [1,\n\n\n", 3, "`a = [1,`"),
+        ('b = 1\n\n# two\na = """\nx\n\n', 4, '`a = """`'),
+        ("a = ", 1, "`a =`"),
+    ],
 )
-def test_text_that_is_no_toml_is_refused_with_its_line(written, text, line):
+def test_text_that_is_no_toml_is_refused_with_its_line_and_what_stands_there(
+    written, text, line, holds
+):
     path = written(text)
-    with pytest.raises(InputError, match="is not TOML") as refused:
+    with pytest.raises(InputError, match=r"this is not TOML \([a-z]") as refused:
         config_file.read(path)
-    assert refused.value.where == f"{path}:{line}"
+    assert (refused.value.where, refused.value.holds) == (f"{path}:{line}", holds)
 
 
 def test_a_byte_order_mark_and_the_line_ends_of_windows_are_read(written):

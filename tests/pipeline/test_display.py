@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from pipeline import display, lines
+from pipeline import display, lines, live_block
+from pipeline.progress import Progress
 
 RESULT = {
     "status": "succeeded",
@@ -50,7 +51,14 @@ RESULT = {
     "exit_code": 0,
 }
 EVENTS = [
-    {"event": "run_started", "time": 0.0, "run": "12", "pipeline": "flights", "command": []},
+    {
+        "event": "run_started",
+        "time": -5.0,
+        "run": "12",
+        "pipeline": "flights",
+        "command": [],
+        "after": 2.5,
+    },
     {"event": "node", "time": 0.0, "id": "ExampleGen", "state": "waiting", "why": "ran: first run"},
     {"event": "node", "time": 0.0, "id": "Trainer", "state": "waiting", "why": "ran: new"},
     {"event": "node", "time": 0.0, "id": "ExampleGen", "state": "running", "seconds": 0.0},
@@ -94,8 +102,12 @@ def run(screen) -> None:
 def test_plain_lines_tell_each_node_once_with_state_time_and_why(capsys):
     run(display.PlainScreen())
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "ExampleGen       done          3.1 s  ran: first run"
-    assert said[1] == "warning: the server is away"
+    assert said[:2] == [
+        "starting         running              TFX and TensorFlow",
+        "starting         done          7.5 s  TFX and TensorFlow",
+    ]
+    assert said[2] == "ExampleGen       done          3.1 s  ran: first run"
+    assert said[3] == "warning: the server is away"
     assert sum(line.startswith("ExampleGen") for line in said) == 1
     assert "Trainer          done         30.0 s  ran: training.epochs 2 → 4" in said
     assert "Pusher           not run" in said
@@ -103,7 +115,8 @@ def test_plain_lines_tell_each_node_once_with_state_time_and_why(capsys):
 
 def test_plain_lines_tell_the_plan_each_evaluation_and_some_steps(capsys):
     run(display.PlainScreen())
-    said = [line for line in capsys.readouterr().out.splitlines() if "running" in line]
+    out = capsys.readouterr().out.splitlines()
+    said = [line for line in out if line.startswith("Trainer          running")]
     assert len(said) == 3
     assert said[0].endswith(
         "2,100 steps, 2 epochs, global batch 1,024 (16 x 64), float32, planned memory 830 MB"
@@ -253,3 +266,194 @@ def test_times_are_read_as_a_person_says_them(seconds, text):
 )
 def test_sizes_have_a_unit(size, text):
     assert lines.size(size) == text
+
+
+def test_the_closing_block_says_what_all_the_seconds_were(capsys):
+    run(display.PlainScreen())
+    # 41.2 s: 2.5 before the journal and 5 after it, 33.1 in the two nodes, 0.6 left.
+    assert (
+        "  time       7.5 s to start TFX and TensorFlow, 33.1 s in the nodes, "
+        "0.6 s for the report, MLflow and the rest\n"
+    ) in capsys.readouterr().out
+
+
+def test_a_run_with_nothing_to_do_names_the_run_that_it_took_all_from(capsys):
+    cached = [{"id": "ExampleGen", "state": "cached", "why": "cached: same", "seconds": 0.0}]
+    display.PlainScreen().finish({**RESULT, "seconds": 0.8, "nodes": cached})
+    out = capsys.readouterr().out
+    assert "flights: succeeded in 0.8 s, nothing had changed since run 12" in out
+    assert "to start TFX" not in out
+    assert "starting" not in out
+
+
+def ended(how, *, status, code):
+    """Events and result of a run whose second node was ended."""
+    why = f"ran: first run; {how}"
+    node = {"id": "DataGate", "state": "failed", "why": why, "seconds": 4.25}
+    events = [*EVENTS[:7], {"event": "node", "time": 9.0, **node}]
+    after = {"id": "Trainer", "state": "not_run", "why": f"not reached: DataGate {how}"}
+    nodes = [RESULT["nodes"][0], node, {**after, "seconds": 0.0}]
+    return events, {**RESULT, "status": status, "nodes": nodes, "exit_code": code}
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "line"),
+    [
+        ("refused", "rejected", "DataGate         refused       4.2 s  ran: first run"),
+        ("interrupted", "interrupted", "DataGate         interrupted   4.2 s  ran: first run"),
+    ],
+)
+def test_a_node_that_was_ended_says_how_and_after_how_long(capsys, how, status, line):
+    events, result = ended(how, status=status, code=3)
+    screen = display.PlainScreen()
+    for event in events:
+        screen.on_event(event)
+    screen.finish(result)
+    said = capsys.readouterr().out.splitlines()
+    assert said.count(line) == 1
+    assert f"Trainer          not run              not reached: DataGate {how}" in said
+
+
+def test_a_run_that_is_interrupted_while_it_starts_says_so(capsys):
+    screen = display.PlainScreen()
+    for event in EVENTS[:3]:
+        screen.on_event(event)
+    nodes = [{"id": "ExampleGen", "state": "not_run", "why": "not reached", "seconds": 0.0}]
+    screen.finish({**RESULT, "status": "interrupted", "seconds": 3.0, "nodes": nodes})
+    said = capsys.readouterr().out.splitlines()
+    assert "starting         interrupted   3.0 s  TFX and TensorFlow" in said
+    assert "  time       3.0 s to start TFX and TensorFlow" in said
+
+
+def test_a_refusal_is_told_once_and_the_last_line_sums_it_up(capsys):
+    line = "flights.csv:1841: values that the schema has not: ZZ; and more in one long line"
+    display.PlainScreen().finish({**RESULT, "status": "rejected", "error": line})
+    out, err = capsys.readouterr()
+    assert out.count("values that the schema has not: ZZ") == 1
+    assert '"carrier:UNEXPECTED_VALUES" = "warn" under [validation.rules] lets it pass' in out
+    assert err == (
+        "the data gate refused the data: 1 anomaly in 1 column, told above; "
+        "the report shows them: /x/report.html\n"
+    )
+    display.SilentScreen().finish({**RESULT, "status": "rejected", "error": line})
+    assert json.loads(capsys.readouterr().out)["error"] == line
+
+
+def test_training_that_goes_on_from_a_checkpoint_says_where_once(capsys):
+    screen = display.PlainScreen()
+    started = {**EVENTS[8], "start_step": 156, "steps": 720}
+    resumed = {"event": "resumed", "time": 4.5, "step": 156, "epoch": 3, "path": "/c", "steps": 720}
+    for event in [*EVENTS[:8], resumed, started]:
+        screen.on_event(event)
+    training = {**RESULT["training"], "resumed_from_step": 156, "steps": 720}
+    screen.finish({**RESULT, "training": training})
+    said = capsys.readouterr().out.splitlines()
+    assert said.count("Trainer          running              resumed at step 156 of 720") == 1
+    assert "  training   resumed at step 156 of 720" in said
+    # A journal without the event says it by the step that training starts from.
+    screen = display.PlainScreen()
+    screen.on_event(started)
+    assert "resumed at step 156 of 720" in capsys.readouterr().out
+
+
+def test_a_model_that_was_not_pushed_is_told_where_its_path_would_stand(capsys):
+    screen = display.PlainScreen()
+    reason = {"reason": "loss 0.6 is not below the baseline's 0.55", "remedy": "train longer"}
+    said = "not pushed: loss 0.6 is not below the baseline's 0.55; train longer"
+    events = [
+        {"event": "node", "time": 1.0, "id": "Pusher", "state": "waiting", "why": "ran: first run"},
+        {"event": "not_pushed", "time": 2.0, "id": "Pusher", **reason},
+        {"event": "warning", "time": 2.0, "id": "Pusher", "message": f"the model was {said}"},
+        {"event": "node", "time": 3.0, "id": "Pusher", "state": "done", "seconds": 0.1},
+    ]
+    for event in events:
+        screen.on_event(event)
+    why = f"ran: first run; {said}"
+    node = {"id": "Pusher", "state": "ran", "why": why, "seconds": 0.1}
+    screen.finish({**RESULT, "nodes": [node], "model": None})
+    out = capsys.readouterr().out
+    assert f"Pusher           done          0.1 s  {why}\n" in out
+    assert f"  model      {said}\n" in out
+    assert "warning" not in out
+
+
+def test_what_training_warns_of_stands_in_the_closing_block_too(capsys):
+    screen = display.PlainScreen()
+    message = "stopped early after epoch 3: the loss rose at one evaluation"
+    screen.on_event({"event": "warning", "time": 1.0, "id": "Trainer", "message": message})
+    screen.finish(RESULT)
+    said = capsys.readouterr().out.splitlines()
+    assert f"warning: {message}" in said
+    assert f"  warning    {message}" in said
+
+
+def drawn(progress: Progress, width: int, **more) -> list[str]:
+    from rich.console import Console
+
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    block = live_block.block(progress, width=width, now=24.0, but=frozenset(), **more)
+    with console.capture() as shown:
+        console.print(block)
+    return shown.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_live_block_keeps_to_the_width_of_the_terminal(width):
+    progress = Progress()
+    for event in EVENTS:
+        progress.take(event)
+    shown = drawn(progress, width)
+    assert max(map(len, shown)) <= width
+    text = " ".join(" ".join(shown).split())
+    for fact in ("step 1,050 of 2,100, loss 0.5, 9,000 examples/s", "2,100 steps, 2 epochs"):
+        assert fact in text
+    assert next(line for line in shown if line.startswith("Trainer")).split()[1] == "running"
+    assert [line.count("━") == line.count("─") > 0 for line in shown].count(True) == 1
+
+
+def test_the_live_block_counts_the_seconds_of_the_start_until_a_node_runs():
+    progress = Progress()
+    for event in EVENTS[:3]:
+        progress.take(event)
+    # It began 7.5 s before the time 0, and it is 24 s later.
+    assert drawn(progress, 80)[0] == "starting         running      31.5 s  TFX and TensorFlow"
+    progress.take(EVENTS[3])
+    assert drawn(progress, 80)[0] == "starting         done          7.5 s  TFX and TensorFlow"
+
+
+def test_a_terminal_gets_long_lines_wrapped_with_a_hanging_indent():
+    text = (
+        "  stop       carrier: values that the schema has not, in /a/path/that/stays/whole.csv:12"
+    )
+    assert lines.wrapped(text, 50, lines.CLOSING_HANG) == [
+        "  stop       carrier: values that the schema has",
+        "             not, in",
+        "             /a/path/that/stays/whole.csv:12",
+    ]
+    assert lines.wrapped("short", 50, 13) == ["short"]
+    assert lines.wrapped("", 50, 13) == [""]
+
+
+def test_what_is_no_terminal_gets_one_line_however_long(capsys):
+    long = {**RESULT["anomalies"][0], "message": "word " * 60}
+    display.PlainScreen().finish({**RESULT, "anomalies": [long]})
+    assert f"{'':<13}{'word ' * 60}\n" in capsys.readouterr().out
+
+
+def test_a_terminal_without_utf_8_gets_plain_lines(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    assert type(display.screen(as_json=False)) is display.PlainScreen
+
+
+def test_of_short_epochs_one_evaluation_a_second_is_told_and_the_last(capsys):
+    screen = display.PlainScreen()
+    screen.on_event({**EVENTS[8], "steps": 60})
+    for step in range(1, 61):
+        evaluation = {"event": "evaluation", "time": 10 + step / 10, "step": step, "epoch": step}
+        screen.on_event({**evaluation, "loss": 0.5})
+    said = [line for line in capsys.readouterr().out.splitlines() if "evaluated" in line]
+    assert 5 <= len(said) <= 8
+    assert "epoch 60, evaluated: loss 0.5" in said[-1]

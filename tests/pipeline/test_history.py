@@ -85,6 +85,11 @@ def add_run(
     tags: dict | None = None,
     artifacts: dict[str, bytes] | None = None,
     sha256: str = "aa",
+    fingerprint: str = "",
+    resume: bool = False,
+    step: dict | None = None,
+    evaluation: dict | None = None,
+    started: dict | None = None,
 ) -> None:
     """Write a run's journal and store it, as `headrace run` and its tracking process do."""
     folder = config.folder / "logs" / number
@@ -102,8 +107,8 @@ def add_run(
         "params": {"training.epochs": 2, "training.seed": 7, **(params or {})},
         "tags": {"git.commit": "c0ffee", "version.numpy": "1.26.4", **(tags or {})},
         "config_text": "",
-        "fingerprint": f"f{number}",
-        "resume": False,
+        "fingerprint": fingerprint or f"f{number}",
+        "resume": resume,
         "artifacts": paths,
     }
     spec_path = folder / "tracking.json"
@@ -112,8 +117,12 @@ def add_run(
     journal.append(events, "run_started", run=number)
     files = [{"path": "a.csv", "rows": 100, "sha256": sha256}]
     journal.append(events, "data", examples={"train": 80, "eval": 20}, files=files)
-    journal.append(events, "training_started", steps=10, micro_batch=64, start_step=0)
-    journal.append(events, "train_step", step=10, epoch=1, loss=0.5, learning_rate=0.1)
+    plan = {"steps": 10, "micro_batch": 64, "start_step": 0, **(started or {})}
+    journal.append(events, "training_started", **plan)
+    values = {"loss": 0.5, "learning_rate": 0.1, **(step or {})}
+    journal.append(events, "train_step", step=10, epoch=1, **values)
+    if evaluation:
+        journal.append(events, "evaluation", step=10, epoch=1, **evaluation)
     if metrics is not None:
         journal.append(events, "metrics", metrics=metrics, baseline={"auc": 0.5}, blessed=True)
     journal.append(events, "run_ended", status=status, exit_code=0, seconds=1.0)
@@ -340,3 +349,61 @@ def test_the_ui_is_served_until_ctrl_c_and_leaves_no_process(four_runs):
     assert processes_of_session(int(server)) == []
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5)
+
+
+def test_the_number_that_a_run_says_is_the_one_that_runs_and_its_diff_take(config):
+    """Run 2 was interrupted and goes on as run 3; run 4 trains nothing; run 5 is refused."""
+    add_run(config, "1", metrics={"auc": 0.7})
+    add_run(config, "2", status="interrupted", fingerprint="same")
+    add_run(config, "3", metrics={"auc": 0.8}, fingerprint="same", resume=True)
+    listed = {run["run"]: run for run in history.runs(config)["runs"]}
+    assert set(listed) == {"1", "3"}
+    training = listed["3"]["run_id"]
+    for number, status, run_id in (("4", "succeeded", training), ("5", "rejected", None)):
+        folder = config.folder / "logs" / number
+        folder.mkdir()
+        journal.append(folder / "events.jsonl", "run_started", run=number)
+        result = {"status": status, "mlflow": {"run_id": run_id} if run_id else None}
+        (folder / "result.json").write_text(json.dumps(result))
+    result = history.runs(config)
+    assert result["unlisted"] == [
+        {"run": "2", "status": "unfinished", "why": "went on as run 3"},
+        {"run": "4", "status": "succeeded", "why": "trained nothing; its model is that of run 3"},
+        {"run": "5", "status": "rejected", "why": "is not in MLflow"},
+    ]
+    text = history.run_lines(result)
+    assert "  run 4 (succeeded) trained nothing; its model is that of run 3" in text
+    for asked in ("2", "3", "4", training):
+        told = history.diff(config, "1", asked)
+        assert (told["b"]["run"], told["b"]["run_id"]) == ("3", training)
+    assert "run 2 went on as run 3" in history.diff_lines(history.diff(config, "1", "2"))
+    assert history.diff(config, "1", "3")["b"]["status"] == "succeeded"
+    with pytest.raises(InputError, match=r"is not in MLflow, .* it is rejected; it holds 5"):
+        history.diff(config, "1", "5")
+
+
+def test_what_the_store_has_under_two_names_is_told_once(config):
+    plans = [{"steps": 360, "micro_batch": size, "global_batch": size} for size in (32, 64)]
+    for number, plan, auc in zip("12", plans, (0.7, 0.8), strict=True):
+        add_run(
+            config,
+            number,
+            metrics={"auc": auc, "loss": 1 - auc},
+            params={"training.global_batch": plan["global_batch"]},
+            artifacts={"plan.json": json.dumps(plan).encode()},
+            step={"loss": auc, "epoch_loss": auc, "examples_per_second": auc},
+            evaluation={"auc": auc, "loss": 1 - auc},
+            started={"global_batch": plan["global_batch"], "micro_batch": plan["micro_batch"]},
+            sha256=number,
+        )
+    result = history.diff(config, "1", "2")
+    assert set(result["metrics"]) == {"auc", "loss", "train/loss", "examples_per_second"}
+    assert result["settings"] == {"training.global_batch": {"a": "32", "b": "64"}}
+    assert result["plan"] == {"micro_batch": {"a": 32, "b": 64}}
+    assert list(result["data"]) == ["file a.csv"]
+
+
+def test_a_plan_is_compared_by_what_the_store_keeps_when_its_file_is_gone(config):
+    for number, size in (("1", 32), ("2", 64)):
+        add_run(config, number, metrics={}, started={"micro_batch": size})
+    assert history.diff(config, "1", "2")["plan"] == {"micro_batch": {"a": 32, "b": 64}}

@@ -60,3 +60,14 @@ def test_train_is_the_first_split(tmp_path):
         (tmp_path / f"Split-{split}" / "FeatureStats.pb").write_bytes(b"")
     outputs = {"StatisticsGen": {"statistics": Output(str(tmp_path), {})}}
     assert list(results.split_statistics(outputs)) == ["train", "eval"]
+
+
+def test_why_a_model_was_not_pushed_is_told_by_the_journal_or_by_the_cached_blessing():
+    blessing = Output("/b", {"blessing_message": "loss 2 is not below 1", "blessing_remedy": "x"})
+    held = {"Evaluator": {"blessing": blessing}, "Pusher": {"pushed": Output("/p", {})}}
+    told = [{"event": "not_pushed", "time": 1.0, "reason": "a", "remedy": ""}]
+    assert results.why_not_pushed(held, told) == "not pushed: a"
+    assert results.why_not_pushed(held, []) == "not pushed: loss 2 is not below 1; x"
+    pushed = {**held, "Pusher": {"pushed": Output("/p", {"pushed_destination": "/m/1"})}}
+    assert results.why_not_pushed(pushed, []) == ""
+    assert results.why_not_pushed({}, []) == ""

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from trainer import checkpoint, journal, loop
+from trainer.batches import Columns
 from trainer.errors import CheckpointError, NotFinite, SettingError
+from trainer.evaluation import baseline, metrics
 from trainer.settings import EarlyStopSettings, Job
 
 pytestmark = pytest.mark.slow
@@ -60,6 +62,11 @@ def test_a_resume_in_the_second_epoch_ends_with_the_same_weights(make_job: Any) 
     resumed = _kill_and_resume(other, after=14)
     _assert_same(whole, resumed)
     assert resumed.facts["resumed_from_step"] == 14
+    assert not _events(job, "resumed")
+    (told,) = _events(other, "resumed")
+    path = str(Path(other.checkpoints) / "step-00000014")
+    assert (told["step"], told["epoch"], told["steps"], told["path"]) == (14, 2, 30, path)
+    assert [one["start_step"] for one in _events(other, "training_started")] == [0, 14]
     assert resumed.history == whole.history
     losses = {one["step"]: one["epoch_loss"] for one in _events(job, "train_step")
               if "epoch_loss" in one}  # fmt: skip
@@ -160,8 +167,21 @@ def test_an_early_stop_ends_with_the_best_weights(make_job: Any) -> None:
     assert trained.facts["stopped_early"]
     assert losses[-1] > losses[-2]
     assert trained.facts["steps"] == 10 * len(losses) < 500
+    best = trained.history[int(np.argmin(losses))]
+    assert (trained.facts["best_step"], trained.facts["best_epoch"]) == (
+        best["step"],
+        best["epoch"],
+    )
+    (said,) = _events(job, "warning")
+    assert said["id"] == "Trainer"
+    assert said["message"].startswith(f"stopped early after epoch {len(losses)}: the loss rose ")
+    assert said["message"].endswith(f"; the weights of epoch {best['epoch']} are kept")
+    # What is reported is said of the weights that are kept, not of the last ones.
+    label = Columns.open(job.eval, job.features).label
+    found = metrics(trained.predictions, label, label_feature=job.features.label)
+    assert found["loss"] == best["loss"]
     kept = checkpoint.load(Path(job.checkpoints) / f"step-{trained.facts['best_step']:08d}", {})
-    assert kept.step == trained.history[int(np.argmin(losses))]["step"]
+    assert kept.step == best["step"]
     again = loop.train(job)
     _assert_same(trained, again)
     assert again.facts["steps"] == trained.facts["steps"]
@@ -184,6 +204,29 @@ def test_a_diverged_training_fails_and_names_the_step(make_job: Any) -> None:
         loop.train(job)
     assert "not finite" in str(caught.value) or "NaN" in str(caught.value)
     assert not _events(job, "training_done")
+
+
+def test_weights_that_the_last_step_broke_fail_before_they_are_saved(make_job: Any) -> None:
+    # The loss of the only step is finite: it is of the weights before the step.
+    job = make_job(steps=1, learning_rate=1e30, schedule="constant", clip_norm=0.0)
+    with pytest.raises(NotFinite, match="of 40 predictions are NaN or infinite") as caught:
+        loop.train(job)
+    assert caught.value.exit_code == 4
+    assert not _events(job, "checkpoint")
+    assert not _events(job, "training_done")
+
+
+def test_a_rare_class_is_met_with_its_share_and_beats_the_baseline(make_job: Any) -> None:
+    job = make_job(rows=400, eval_rows=400, global_batch=200, epochs=1)
+    # 16 of 400 rows are of class 1, those with the largest x; 2 updates are made.
+    for folder in (job.train, job.eval):
+        x = np.load(f"{folder}/1.values.npy")
+        np.save(f"{folder}/label.npy", (x >= np.sort(x)[-16]).astype(np.int32))
+    label = replace(job.features.label, frequencies=(0.96, 0.04))
+    job = replace(job, features=replace(job.features, label=label))
+    trained = loop.train(job)
+    right = Columns.open(job.eval, job.features).label
+    assert trained.history[0]["loss"] < baseline(label, right)["loss"]
 
 
 def test_accumulated_training_equals_plain(make_job: Any) -> None:

@@ -86,7 +86,7 @@ from pathlib import Path
 from dataclasses import replace
 import keras, tensorflow as tf
 import conftest
-from trainer import devices, loop
+from trainer import candidates, devices, loop
 from trainer.settings import *
 
 class Deep(keras.Model):
@@ -112,7 +112,7 @@ def measure(folder, **keys):
               CheckpointSettings(), features, str(folder / "columns"), str(folder / "columns"),
               str(folder / "checkpoints"), "", "", "")
     if kind:
-        loop.MODELS["tabular"] = lambda *_, **__: Deep()
+        candidates.MODELS["tabular"] = lambda *_, **__: Deep()
     facts = loop.train(job).facts
     return facts["planned_memory_bytes"], facts["peak_memory_bytes"]
 

@@ -41,6 +41,34 @@ def test_it_stops_after_that_many_rises_in_a_row(
         assert progress.step == stops_at
 
 
+@pytest.mark.parametrize(
+    ("after_rises", "total_steps", "said"),
+    [
+        (3, 90, "stopped early after epoch 5: the loss rose 3 evaluations in a row; "
+                "the weights of epoch 2 are kept"),
+        (1, 90, "stopped early after epoch 3: the loss rose at one evaluation; "
+                "the weights of epoch 2 are kept"),
+        (3, 50, "epoch 5 was the last: the loss rose 3 evaluations in a row; "
+                "the weights of epoch 2 are kept"),
+    ],
+)  # fmt: skip
+def test_an_early_stop_says_after_which_epoch_and_which_is_kept(
+    after_rises: int, total_steps: int, said: str
+) -> None:
+    progress = Progress()
+    for epoch, loss in enumerate([5.0, 4.0, 4.1, 4.2, 4.3], 1):
+        progress.step = 10 * epoch
+        entry = {"step": progress.step, "epoch": epoch, "loss": loss}
+        progress.note_evaluation(entry, after_rises=after_rises)
+        if progress.stopped_early:
+            break
+    assert progress.early_stop(total_steps) == said
+
+
+def test_there_is_no_best_epoch_before_an_evaluation() -> None:
+    assert Progress().best_epoch == 0
+
+
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf, None])
 def test_a_loss_that_is_not_finite_is_never_the_best(strange: float | None) -> None:
     progress = _progress([strange, 0.5, strange, 0.3, 0.4, strange], after_rises=0)

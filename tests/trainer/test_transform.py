@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainer.memory import CONSTANT
 from trainer.settings import CategoryFeature, NumberFeature
 from trainer.transform import category_ids, encode_numbers, encoded_size
 
@@ -71,6 +72,22 @@ def test_the_encoding_is_that_of_the_paper_between_the_edges(edges, values) -> N
             right = 0.0 if value < low else 1.0 if value >= high else (value - low) / (high - low)
             # 1e-6: the result is a float32 of 0 to 1.
             assert abs(share - right) < 1e-6
+
+
+def test_the_encoding_keeps_no_constant_of_the_batchs_size() -> None:
+    # The graph optimizer folds zeros of a known shape into a tensor that stays in memory.
+    rows = 1000
+    graph = (
+        tf
+        .function(lambda values, present: encode_numbers([number(0, 1)], values, present))
+        .get_concrete_function(
+            tf.TensorSpec([rows, 1], tf.float64), tf.TensorSpec([rows, 1], tf.bool)
+        )
+        .graph
+    )
+    constants = [one for one in graph.get_operations() if one.type in CONSTANT]
+    assert constants
+    assert all(one.outputs[0].shape.num_elements() < rows for one in constants)
 
 
 def test_ids_are_missing_0_unknown_1_and_known_from_2() -> None:
