@@ -79,7 +79,7 @@ def impossible(splits: Sequence[Split], label: str) -> list[Anomaly]:
 
     Args:
         splits: all splits, train first.
-        label: name of the label's column.
+        label: name of the label's column; empty: there is none.
     """
     total = sum(split.rows for split in splits)
     found = [
@@ -92,7 +92,7 @@ def impossible(splits: Sequence[Split], label: str) -> list[Anomaly]:
         for split in splits
         if split.rows == 0
     ]
-    return found or list(_unusable_label(splits[0], label))
+    return found or (list(_unusable_label(splits[0], label)) if label else [])
 
 
 def _unusable_label(train: Split, label: str) -> Iterator[Anomaly]:

@@ -199,6 +199,7 @@ class Layout:
         lists: columns that hold lists.
         empty: columns without a value.
         infinite: number columns that hold what is not finite.
+        places: columns that say where a row stands, and nothing of what it holds.
         warnings: what a person should know, one line each.
     """
 
@@ -206,6 +207,7 @@ class Layout:
     lists: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     infinite: tuple[str, ...] = ()
+    places: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
 

@@ -6,6 +6,7 @@ that all files are in; it says where a row stands and is not part of its content
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from components import csv_records
+from components.column_types import Layout, Seen
 from trainer.errors import DataFileError
 
 ENDINGS = (".txt", ".md", ".rst", ".py")
@@ -23,6 +25,8 @@ COLUMNS = (TEXT, PATH)
 TEMPORARY = (".", "~", "#")
 """Names that begin so are hidden, or left by a program that is writing."""
 SHOWN = 3
+GROUP_BYTES = 4 << 20
+"""Of documents that are written into one file of examples."""
 MOST_BYTES = 2**31 - 1
 """What a text column holds in one batch."""
 
@@ -96,7 +100,53 @@ def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
 
 def common_folder(files: Iterable[str | Path]) -> str:
     """Return the folder that all files are in, which their ``path`` is relative to."""
-    return os.path.commonpath([str(Path(one).parent) for one in files])
+    folders = [str(Path(one).parent) for one in files]
+    return os.path.commonpath(folders) if folders else ""
+
+
+def layout(found: Layout) -> Layout:
+    """Return a layout that knows which column says where a row stands; others as they are.
+
+    A document that stands twice has equal rows, which share a split: its path is not looked at.
+    """
+    if set(found.kinds) != set(COLUMNS):
+        return found
+    return dataclasses.replace(found, places=frozenset({PATH}))
+
+
+def groups(paths: Sequence[Path]) -> list[list[int]]:
+    """Return the numbers of documents that are written into one file, about `GROUP_BYTES` each."""
+    found: list[list[int]] = [[]]
+    size = 0
+    for number, path in enumerate(paths):
+        if found[-1] and size >= GROUP_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(number)
+        size += path.stat().st_size
+    return found
+
+
+def see(path: Path) -> tuple[int, dict[str, Seen]]:
+    """Return the one row of a document, and what its values show.
+
+    Raises:
+        DataFileError: as `read`.
+    """
+    batch, _ = read(path, str(path.parent))
+    has_text = not batch.column(0).null_count
+    of_text = Seen(has_values=has_text, is_text=has_text)
+    return 1, {TEXT: of_text, PATH: Seen(has_values=True, is_text=True)}
+
+
+def no_text(path: Path) -> DataFileError:
+    """Return the error of a document without a byte that was named by itself."""
+    return DataFileError(
+        "the document is empty",
+        where=str(path),
+        holds="0 bytes",
+        right="give it a text, or take it out of data.files",
+    )
 
 
 def read(path: Path, folder: str, *, most: int = 0) -> tuple[pa.RecordBatch, bool]:

@@ -87,6 +87,7 @@ class Shards:
 
     Attributes:
         source: the inspected files.
+        groups: numbers of the parts that are written into one file a split.
         folder: the artifact's place.
         counts: rows written, by split.
         errors: what went wrong.
@@ -94,6 +95,7 @@ class Shards:
 
     def __init__(self, source: Source, is_eval: split.IsEval, folder: Path) -> None:
         self.source = source
+        self.groups = source.shards()
         self.folder = folder
         self.counts: Counter[str] = Counter()
         self.errors: list[Exception] = []
@@ -101,18 +103,25 @@ class Shards:
         self._lock = threading.Lock()
 
     def write(self, number: int) -> None:
-        """Write the shards of one part: its rows of each split, in their order."""
-        part = self.source.parts[number]
-        counts: Counter[str] = Counter()
+        """Write the shards of the parts that go together, the rows of each split in their order."""
         with contextlib.ExitStack() as stack:
             files = {name: stack.enter_context(self._open(name, number)) for name in split.SPLITS}
-            for batch in _slices(self.source.read(part)):
-                held_back = self._split(batch, part, counts.total())
-                records = example_records.frame(example_records.encode(batch))
-                for name, mask in (("train", ~held_back), ("eval", held_back)):
-                    mine = records.filter(pa.array(mask))
-                    files[name].write(example_records.joined_bytes(mine))
-                    counts[name] += len(mine)
+            for part in self.groups[number]:
+                self._write_part(self.source.parts[part], files)
+        total = sum(one.rows for one in self.source.parts)
+        with self._lock:
+            done = self.counts.total()
+        journal.append(_events(), "progress", id="ExampleGen", done=done, total=total, unit="rows")
+
+    def _write_part(self, part: Part, files: Mapping[str, gzip.GzipFile]) -> None:
+        counts: Counter[str] = Counter()
+        for batch in _slices(self.source.read(part)):
+            held_back = self._split(batch, part, counts.total())
+            records = example_records.frame(example_records.encode(batch))
+            for name, mask in (("train", ~held_back), ("eval", held_back)):
+                mine = records.filter(pa.array(mask))
+                files[name].write(example_records.joined_bytes(mine))
+                counts[name] += len(mine)
         self._count(part, counts)
 
     def _split(self, batch: pa.RecordBatch, part: Part, before: int) -> np.ndarray:
@@ -142,12 +151,9 @@ class Shards:
             )
         with self._lock:
             self.counts += counts
-            done = self.counts.total()
-        total = sum(one.rows for one in self.source.parts)
-        journal.append(_events(), "progress", id="ExampleGen", done=done, total=total, unit="rows")
 
     def _open(self, name: str, number: int) -> gzip.GzipFile:
-        file = f"data_tfrecord-{number:05d}-of-{len(self.source.parts):05d}.gz"
+        file = f"data_tfrecord-{number:05d}-of-{len(self.groups):05d}.gz"
         path = self.folder / f"Split-{name}" / file
         return gzip.GzipFile(path, "wb", compresslevel=GZIP_LEVEL, mtime=0)
 
@@ -164,7 +170,7 @@ def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
     Raises:
         Exception: the first one that the work of a part raised.
     """
-    numbers = list(range(len(shards.source.parts)))
+    numbers = list(range(len(shards.groups)))
     if pipeline is None:
         side_by_side(shards.write, numbers)
         return

@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import readers, verdict
+from components import readers, text_choice, verdict
 from components.file_columns import File, differing, short_name
 from components.heads import Heads
 from components.split import SPLITS
+from components.text_checks import few_windows
 from components.value_counts import ValueCounts
 from components.verdict import Anomaly, count_rows
+from trainer.texts import windows_of
 
 
 def foresee(
@@ -28,12 +30,16 @@ def foresee(
 
     Args:
         heads: the first rows of all files.
-        settings: those of the gate: files, label, ignore, split, on_anomaly and rules.
+        settings: those of the gate: files, label, ignore, split, on_anomaly and rules; and, where
+            a text is read, model, text, sequence, vocabulary and global_batch.
         held_back: as `Heads.held_back` returns it.
     """
     found = [*_files(heads, settings)]
     empty = [] if held_back is None else list(_empty_splits(held_back))
-    found += empty or list(_label(heads, settings, held_back))
+    found += empty or [
+        *_label(heads, settings, held_back),
+        *_few_windows(heads, settings, held_back),
+    ]
     judged = verdict.judge(
         found,
         on_anomaly=settings["on_anomaly"],
@@ -93,6 +99,35 @@ def _label(
         message = f"the label {label} is missing"
         where = _places(missing, settings["files"])
         yield Anomaly(label, "LABEL_MISSING", "", message, rows=count, where=where)
+
+
+def windows(
+    heads: Heads, settings: Mapping[str, Any], held_back: Sequence[np.ndarray]
+) -> tuple[int, int]:
+    """Return tokens and windows of a language model's train split; of words at least so many.
+
+    Args:
+        heads: all rows.
+        settings: ``model``, ``text``, ``sequence`` and ``vocabulary``, and what else chooses.
+        held_back: which rows are for evaluation.
+    """
+    text = text_choice.choose(heads.layout.kinds, settings)
+    tokens = 0
+    for head, of_eval in zip(heads.files, held_back, strict=True):
+        texts = head.rows.column(text).filter(pa.array(~of_eval)).drop_null()
+        of_bytes = pc.sum(pc.binary_length(texts)).as_py() or 0
+        tokens += len(texts) + (of_bytes if settings["vocabulary"] == "bytes" else len(texts))
+    return tokens, windows_of(tokens, settings["sequence"])
+
+
+def _few_windows(
+    heads: Heads, settings: Mapping[str, Any], held_back: Sequence[np.ndarray] | None
+) -> Iterator[Anomaly]:
+    if held_back is None or not text_choice.is_language_model(settings):
+        return
+    tokens, found = windows(heads, settings, held_back)
+    few = few_windows(found, SPLITS[0], tokens, settings, is_train=True)
+    yield from [few] if few else []
 
 
 def _missing(heads: Heads, label: str) -> dict[Path, np.ndarray]:

@@ -20,15 +20,16 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.artifact import Artifact
 
-from components import checks, column_types, evidence, verdict
+from components import checks, column_types, evidence, text_choice, verdict
 from components.anomalies import read_anomalies
-from components.checks import Split
+from components.checks import KINDS, Split
 from components.evidence import Check, Evidence, Row
 from components.expectations import Expectations
 from components.file_columns import File, differing, short_name
 from components.row_sources import place_names, rows_of
 from components.schema import infer_schema, read_schema
 from components.statistics import read_rows, read_statistics, read_values
+from components.text_checks import text_anomalies
 from components.verdict import Anomaly
 from trainer import journal
 
@@ -84,7 +85,8 @@ def run_gate(data: Data, folder: str, settings: dict[str, Any]) -> None:
     Args:
         data: what to judge.
         folder: place of the DataVerdict artifact.
-        settings: files, label, task, ignore, null_values, split, on_anomaly, rules, global_batch.
+        settings: files, label, task, ignore, null_values, split, on_anomaly, rules, global_batch;
+            where a text is read, model, text, sequence and vocabulary as well.
 
     Raises:
         DataRefused: when an anomaly stops the run.
@@ -112,10 +114,17 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
     label = settings["label"]
     found = checks.impossible(splits, label)
     if not found:
+        settings, text = _with_text(splits[0], settings)
+        found = list(text_anomalies(splits, text, settings))
+    if not any(verdict.KINDS[one.kind].severity == "stop" for one in found):
         null = column_types.nulls(settings["null_values"]).number
         expected = Expectations(read_schema(data.schema), null)
         tfdv = [one for name in data.splits for one in read_anomalies(data.anomalies, name)]
-        own = [*_own_checks(splits, settings), *_differing_files(data.examples, settings)]
+        own = [
+            *found,
+            *_own_checks(splits, settings, text=text),
+            *_differing_files(data.examples, settings),
+        ]
         told = [
             _in_words(one, expected, splits)
             for one in _without_repeats(tfdv, own, label)
@@ -126,14 +135,23 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         found = _with_evidence(
             counted, data=data, expected=expected, splits=splits, settings=settings
         )
-        if _is_inferred(expected, data):
+        if _is_inferred(expected, data, settings):
             return _judge(found, settings, functools.partial(_may_be_chance, settings["split"]))
     return _judge(found, settings)
 
 
-def _is_inferred(expected: Expectations, data: Data) -> bool:
+def _with_text(train: Split, settings: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the settings with the columns ignored that the model does not read, and its text."""
+    kinds = {name: train.kind(name) for name, one in train.columns.items() if one.type in KINDS}
+    text = text_choice.choose(kinds, settings)
+    others = text_choice.not_read(kinds, settings, text)
+    return {**settings, "ignore": [*settings["ignore"], *others]}, text
+
+
+def _is_inferred(expected: Expectations, data: Data, settings: dict[str, Any]) -> bool:
     """Say whether the schema is what is inferred from this very train split."""
-    return infer_schema(read_statistics(data.statistics, data.splits[0])) == expected.schema
+    train = read_statistics(data.statistics, data.splits[0])
+    return infer_schema(train, settings) == expected.schema
 
 
 def _may_be_chance(split: Mapping[str, Any], one: Anomaly) -> bool:
@@ -171,8 +189,10 @@ def _judge(
     )
 
 
-def _own_checks(splits: Sequence[Split], settings: dict[str, Any]) -> list[Anomaly]:
-    train, label, ignored = splits[0], settings["label"], settings["ignore"]
+def _own_checks(splits: Sequence[Split], settings: dict[str, Any], *, text: str) -> list[Anomaly]:
+    train, label, ignored = splits[0], settings["label"], [*settings["ignore"], text]
+    if text_choice.is_language_model(settings):
+        return []
     copies = checks.like_the_label(train, label, but=ignored)
     return [
         *checks.label_anomalies(splits, label, task=settings["task"]),

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import column_types, csv_files, csv_records, parquet_files, readers, split
+from components import (
+    column_types,
+    csv_files,
+    csv_records,
+    documents,
+    parquet_files,
+    readers,
+    split,
+)
 from components.column_types import Layout, Nulls, Seen
 
 HEAD_BYTES = 1 << 20
@@ -100,7 +108,8 @@ def read(files: Sequence[str | Path], null_values: Iterable[str]) -> Heads:
     paths = [Path(one) for one in files]
     names = {path: readers.header(path) for path in paths}
     share = max(1, len(paths) / MANY)
-    raw = {path: _first(path, names[path], share) for path in paths}
+    folder = documents.common_folder(paths)
+    raw = {path: _first(path, names[path], share, folder) for path in paths}
     seen = {name: Seen() for path in paths for name in names[path]}
     infinite: dict[Path, list[str]] = {}
     for path, (table, _) in raw.items():
@@ -108,7 +117,7 @@ def read(files: Sequence[str | Path], null_values: Iterable[str]) -> Heads:
             seen[name].merge(one)
             if one.is_infinite:
                 infinite.setdefault(path, []).append(name)
-    layout = column_types.settle(seen)
+    layout = documents.layout(column_types.settle(seen))
     readers.check_finite(layout, infinite, null)
     heads = [
         Head(path, _typed(path, table, layout, null), is_whole)
@@ -117,12 +126,15 @@ def read(files: Sequence[str | Path], null_values: Iterable[str]) -> Heads:
     return Heads(layout, names, tuple(heads))
 
 
-def _first(path: Path, names: list[str], share: float) -> tuple[pa.Table, bool]:
+def _first(path: Path, names: list[str], share: float, folder: str) -> tuple[pa.Table, bool]:
     """Return the first rows of a file as they are, and whether those are all.
 
     Raises:
         DataFileError: when they cannot be read, or there are none.
     """
+    if documents.is_document(path):
+        batch, is_whole = documents.read(path, folder, most=max(1000, int(HEAD_BYTES / share)))
+        return pa.Table.from_batches([batch]), is_whole
     if readers.is_csv(path):
         with readers.explained(path, names):
             table, is_whole = csv_files.head(path, names, size=int(HEAD_BYTES / share))

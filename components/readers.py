@@ -2,7 +2,7 @@
 
 `resolve` finds the files, `inspect` decides every column's type over all of them before a value is
 written, `Source.read` yields rows. What is in one part of a file is read in bounded memory. The
-rules for types and missing values stand in `column_types`.
+rules for types and missing values stand in `column_types`, those of text documents in `documents`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import column_types, csv_files, csv_records, parquet_files
+from components import column_types, csv_files, csv_records, documents, parquet_files
 from components.column_types import Layout, Nulls, Seen
 from trainer.errors import DataFileError
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
+TABLES = (".csv", ".csv.gz", ".parquet")
+SUFFIXES = (*TABLES, *documents.SUFFIXES)
 WORKERS = min(4, os.cpu_count() or 1)
 _EXPLAINING = threading.Lock()
 
@@ -50,7 +51,8 @@ def resolve(spec: str | Sequence[str], base: Path) -> Found:
         base: folder that relative paths are relative to.
 
     Raises:
-        DataFileError: when one stands for no file that can be read.
+        DataFileError: when one stands for no file that can be read, or they stand for tables and
+            text documents.
     """
     files: list[Path] = []
     skipped: list[str] = []
@@ -65,6 +67,10 @@ def resolve(spec: str | Sequence[str], base: Path) -> Found:
         found = _resolve_one(one, base)
         files.extend(path for path in found.files if path not in files)
         skipped.extend(found.skipped)
+    texts = [path for path in files if documents.is_document(path)]
+    if 0 < len(texts) < len(files):
+        mixed = documents.mixed([path for path in files if path not in texts], texts)
+        raise mixed
     return Found(tuple(files), tuple(skipped))
 
 
@@ -80,6 +86,8 @@ def _resolve_one(spec: str, base: Path) -> Found:
         return Found((path,), ())
     if path.is_dir():
         candidates = sorted(path.iterdir())
+        if not any(map(_is_table, candidates)) and (found := documents.search(path)).files:
+            return Found(found.files, found.skipped)
     elif any(mark in spec for mark in "*?["):
         candidates = sorted(Path(one) for one in glob.glob(str(path), recursive=True))
     else:
@@ -88,6 +96,9 @@ def _resolve_one(spec: str, base: Path) -> Found:
         )
     reasons = {one: _why_not(one) for one in candidates}
     files = tuple(one for one, why in reasons.items() if not why)
+    if path.is_dir() and any(map(_is_table, files)):
+        beside = {one: "a text document beside tables" for one in files if not _is_table(one)}
+        reasons, files = reasons | beside, tuple(one for one in files if one not in beside)
     if not files:
         raise DataFileError(
             "it stands for no data file",
@@ -95,8 +106,23 @@ def _resolve_one(spec: str, base: Path) -> Found:
             holds=f'"{spec}"',
             right=f"name files that end in {', '.join(SUFFIXES)}",
         )
+    if not any(map(_is_table, files)):
+        return Found(files, tuple(documents.summary(_by_reason(reasons, base))))
     skipped = tuple(f"{one}: {why}" for one, why in reasons.items() if why)
     return Found(files, skipped)
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.endswith(TABLES) and not path.name.startswith((".", "_"))
+
+
+def _by_reason(reasons: Mapping[Path, str], base: Path) -> dict[str, list[str]]:
+    """Return what is not read by why it is not; of folders nothing is said."""
+    found: dict[str, list[str]] = {}
+    for path, why in reasons.items():
+        if why and not path.is_dir():
+            found.setdefault(why, []).append(os.path.relpath(path, base))
+    return found
 
 
 def _near(path: Path) -> str:
@@ -121,12 +147,15 @@ def _check_named(path: Path) -> None:
             right=f"name files that end in {', '.join(SUFFIXES)}",
         )
     if not path.stat().st_size:
-        empty = csv_records.no_header(path)
+        is_text = documents.is_document(path)
+        empty = documents.no_text(path) if is_text else csv_records.no_header(path)
         raise empty
 
 
 def _why_not(path: Path) -> str:
     """Return why a folder's entry is no data file; empty when it is one."""
+    if documents.is_document(path):
+        return documents.why_not(path)
     if path.name.startswith((".", "_")):
         return "hidden or a marker"
     if not path.is_file():
@@ -162,12 +191,14 @@ class Source:
         parts: of all files, in order.
         names: each file's own columns, in its order.
         null: what is missing.
+        folder: the folder that all files are in.
     """
 
     layout: Layout
     parts: tuple[Part, ...]
     names: dict[Path, list[str]]
     null: Nulls
+    folder: str = ""
 
     @property
     def rows(self) -> dict[Path, int]:
@@ -176,6 +207,12 @@ class Source:
         for part in self.parts:
             counted[part.path] += part.rows
         return counted
+
+    def shards(self) -> list[list[int]]:
+        """Return the numbers of the parts that are written together: one, or many documents."""
+        if not any(documents.is_document(path) for path in self.names):
+            return [[number] for number in range(len(self.parts))]
+        return documents.groups([part.path for part in self.parts])
 
     def read(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a part with every column of the layout, in the layout's order.
@@ -194,6 +231,8 @@ class Source:
         if is_csv(part.path):
             names = self.names[part.path]
             return csv_files.read(part.path, part.place, names, self.layout, self.null)
+        if documents.is_document(part.path):
+            return (one for one in [documents.read(part.path, self.folder)[0]])
         return parquet_files.read(part.path, part.place, self.layout, self.null)
 
 
@@ -248,9 +287,9 @@ def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
         if not rows:
             empty = csv_records.no_rows(path, names[path])
             raise empty
-    layout = column_types.settle(seen)
+    layout = documents.layout(column_types.settle(seen))
     check_finite(layout, names, null)
-    return Source(layout, tuple(parts), names, null)
+    return Source(layout, tuple(parts), names, null, documents.common_folder(paths))
 
 
 def _side_by_side(see: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
@@ -288,16 +327,22 @@ def header(path: Path) -> list[str]:
     Raises:
         DataFileError: when there are none, or some that cannot be.
     """
+    if documents.is_document(path):
+        return list(documents.COLUMNS)
     return csv_records.header(path) if is_csv(path) else parquet_files.header(path)
 
 
 def _ranges(path: Path) -> list[tuple[int, int]]:
+    if documents.is_document(path):
+        return [(0, 0)]
     return csv_files.ranges(path) if is_csv(path) else parquet_files.ranges(path)
 
 
 def _see(
     path: Path, place: tuple[int, int], names: list[str], null: Nulls
 ) -> tuple[int, dict[str, Seen]]:
+    if documents.is_document(path):
+        return documents.see(path)
     if not is_csv(path):
         return parquet_files.see(path, place, null)
     with explained(path, names):
@@ -323,11 +368,15 @@ def explained(path: Path, names: list[str]) -> Generator[None, None, None]:
 def places(path: Path, rows: Iterable[int]) -> list[str]:
     """Return where these rows of a file stand: ``file:line``, or ``file:row N`` for Parquet.
 
+    A text document is its one row.
+
     Args:
         path: the file.
         rows: from 0, in the file's order.
     """
     wanted = sorted(set(rows))
+    if documents.is_document(path):
+        return [str(path) for _ in wanted]
     if is_csv(path):
         return [f"{path}:{line}" for line in csv_records.lines_of(path, wanted)]
     return [f"{path}:row {row + 1}" for row in wanted]

@@ -166,8 +166,10 @@ def _split_column(feature: statistics_pb2.FeatureNameStatistics, rows: int) -> S
         return _number_column(stats, rows, present=present, kind=kind)
     if which == "string_stats":
         kind = "category" if kind == "whole number" else kind
+        # Of long texts no values are counted.
+        unique = int(stats.unique) if stats.unique or not present else None
         return SplitColumn(
-            rows, present, kind, unique=int(stats.unique),
+            rows, present, kind, unique=unique,
             average_length=stats.avg_length, counts=_counts(stats),
         )  # fmt: skip
     unique = int(stats.unique) if which == "bytes_stats" else None

@@ -60,7 +60,7 @@ def by_settings(
         return by_time(column, split["eval"], batches())
     if split["by"] == "column":
         return by_column(column)
-    columns = [column] if column else list(layout.kinds)
+    columns = [column] if column else [one for one in layout.kinds if one not in layout.places]
     return by_hash(columns, split["eval"])
 
 

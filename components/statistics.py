@@ -4,7 +4,8 @@ The work of one shard is a plain function: it reads the shard's examples in batc
 TFDV's own accumulators and to exact counts of values. Shards are read side by side and merged, so
 memory holds a few batches, whatever the number of rows. The result is what TFDV's Beam transform
 `GenerateStatistics` gives, in TFX's layout; `values.json` beside it holds the distinct values
-of each column that has few enough.
+of each column that has few enough. The values of a column of long texts are not counted at all:
+such statistics have lengths and missing values, and neither distinct nor top values.
 """
 
 import gzip
@@ -16,11 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import tensorflow as tf
 import tensorflow_data_validation as tfdv
 from tensorflow_data_validation import types
@@ -32,11 +35,14 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.types import artifact_utils, standard_artifacts
 from tfx_bsl.coders import example_coder
 
+from components.text_choice import LONG_BYTES
 from components.value_counts import ValueCounts
 from trainer import journal
 from trainer.errors import DataFileError
 
 BATCH_ROWS = 1 << 15
+BATCH_BYTES = 64 << 20
+"""Of serialized examples that are parsed at once, or one, where it has more."""
 READ_BYTES = 1 << 20
 DISTINCT_LIMIT = 10_000
 """A number column with more distinct values than this is not listed in `values.json`."""
@@ -70,7 +76,10 @@ class PartialStatistics:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if not pa.types.is_null(column.type):
                 values = column.flatten()
-                self._counts_of(name, values.type).add(values)
+                counts = self._counts_of(name, values.type)
+                if _is_long(values):
+                    counts.give_up()
+                counts.add(values)
 
     def merge(self, other: "PartialStatistics") -> None:
         """Add the statistics of another part."""
@@ -124,6 +133,13 @@ class PartialStatistics:
             ],
         )
         feature.string_stats.MergeFrom(top.string_stats)
+
+
+def _is_long(values: pa.Array) -> bool:
+    """Say whether one of them is a long text."""
+    if not pa.types.is_large_binary(values.type) or not len(values):
+        return False
+    return pc.max(pc.binary_length(values)).as_py() > LONG_BYTES
 
 
 def _pairs(table: pa.Table) -> list[tuple[Any, int]]:
@@ -241,6 +257,8 @@ def read_rows(examples: str) -> dict[str, Any]:
 def read_shard(path: Path, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """Yield one shard's tf.Examples as batches of at most `BATCH_ROWS` rows.
 
+    A batch has at most about `BATCH_BYTES`, unless one example has more.
+
     Each column is a ``large_list`` of int64, float32 or large_binary, null where the value is
     missing; a column that is missing in the whole batch has Arrow's null type, or is not there.
 
@@ -255,11 +273,13 @@ def read_shard(path: Path, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]
     """
     decode = _parser(kinds) if kinds else example_coder.ExamplesToRecordBatchDecoder().DecodeBatch
     waiting: list[bytes] = []
-    for records in _read_records(path):
-        waiting.extend(records)
-        while len(waiting) >= BATCH_ROWS:
-            yield decode(waiting[:BATCH_ROWS])
-            del waiting[:BATCH_ROWS]
+    size = 0
+    for record in chain.from_iterable(_read_records(path)):
+        if waiting and (len(waiting) >= BATCH_ROWS or size + len(record) > BATCH_BYTES):
+            yield decode(waiting)
+            waiting, size = [], 0
+        waiting.append(record)
+        size += len(record)
     if waiting:
         yield decode(waiting)
 
@@ -302,7 +322,8 @@ def _read_records(path: Path) -> Iterator[list[bytes]]:
     left = b""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            while chunk := file.read(READ_BYTES):
+            # The rest of a long record at once, so that it is not copied chunk by chunk.
+            while chunk := file.read(max(READ_BYTES, _record_bytes(left) - len(left))):
                 records, left = _split_records(left + chunk)
                 yield records
     except (OSError, EOFError) as error:
@@ -313,6 +334,11 @@ def _read_records(path: Path) -> Iterator[list[bytes]]:
         raise DataFileError(
             "the file ends in the middle of an example", where=str(path), right=REMAKE
         )
+
+
+def _record_bytes(start: bytes) -> int:
+    """Return how long the record is that begins so; 0 where that cannot be told yet."""
+    return struct.unpack_from("<Q", start)[0] + 16 if len(start) >= 8 else 0
 
 
 def _split_records(data: bytes) -> tuple[list[bytes], bytes]:

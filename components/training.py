@@ -12,27 +12,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
-from components import checkpoints, features, fingerprint, statistics
-from components.features import Column
+from components import checkpoints, fingerprint
 from components.gate import DataVerdict
+from components.model_columns import write_columns
 from trainer import journal, supervisor
-from trainer.errors import SettingError
-from trainer.settings import (
-    CheckpointSettings,
-    Features,
-    Job,
-    LabelFeature,
-    ModelSettings,
-    to_json,
-    training_from_json,
-)
+from trainer.settings import CheckpointSettings, Job, ModelSettings, to_json, training_from_json
 
-KINDS: dict[str, features.Kind] = {"INT": "int", "FLOAT": "float", "BYTES": "string"}
 COLUMNS = "columns"
 
 
@@ -79,7 +68,8 @@ def run_fn(
         schema: place of the Schema artifact.
         model: place that the SavedModel is written to, in TFX's layout.
         model_run: place that the training's record is written to.
-        settings: label, task, ignore, model, training, checkpoint and checkpoints (a folder).
+        settings: label, task, ignore, choice, model, training, checkpoint, checkpoints (a folder)
+            and folder (what a model of one's own is imported from).
         fingerprint: what the training depends on; names its folder of checkpoints.
 
     Raises:
@@ -117,6 +107,7 @@ def _job(settings: dict[str, Any], described: Features, *, state: Path, export: 
         export=str(export),
         events=os.environ.get("HEADRACE_EVENTS", ""),
         result="",
+        folder=settings.get("folder", ""),
     )
 
 
@@ -145,143 +136,3 @@ def _write_record(record: Path, result: dict[str, Any], events: str) -> None:
 
 def _checkpoint_key(whole: str) -> str:
     return fingerprint.digest(json.loads(whole))
-
-
-def write_columns(
-    folder: Path, *, examples: str, statistics: str, schema: str, settings: dict[str, Any]
-) -> Features:
-    """Write the column files of both splits under `folder`, and describe them.
-
-    Args:
-        folder: gets ``train/`` and ``eval/``.
-        examples: place of the Examples artifact.
-        statistics: place of the ExampleStatistics artifact.
-        schema: place of the Schema artifact.
-        settings: label, task and ignore.
-
-    Raises:
-        SettingError: when no column is left to learn from, or the task does not fit the label.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    train = _read_statistics(Path(statistics), "train")
-    chosen = choose_columns(
-        Path(schema) / "schema.pbtxt", settings["ignore"], several=_hold_several(train)
-    )
-    top_values, rows = _top_values(train), int(train.num_examples)
-    eval_rows = int(_read_statistics(Path(statistics), "eval").num_examples)
-    label_name = settings["label"]
-    _write_split(folder / "train", examples, "train", columns=chosen, rows=rows, label=label_name)
-    values, _ = features.read_values(folder / "train", label_name)
-    kind = next(one.kind for one in chosen if one.name == label_name)
-    label = features.label_feature(label_name, kind, values, task=settings["task"])
-    described = features.features_of(
-        folder / "train", chosen, label, top_values=top_values, rows=rows
-    )
-    if not described.numbers and not described.categories:
-        raise SettingError(
-            "no column is left to learn from: each is ignored, empty or constant",
-            where="data.ignore",
-            holds=json.dumps(settings["ignore"]),
-            right="leave at least one column out of it",
-        )
-    classes = None if label.task == "regression" else _typed(label.classes, kind)
-    _write_split(
-        folder / "eval",
-        examples,
-        "eval",
-        columns=chosen,
-        rows=eval_rows,
-        label=label_name,
-        keep=classes,
-    )
-    for split in ("train", "eval"):
-        _write_label(folder / split, label)
-    return described
-
-
-def _typed(classes: tuple[str, ...], kind: features.Kind) -> list[Any]:
-    convert = {"int": int, "float": float, "string": str.encode}[kind]
-    return [convert(value) for value in classes]
-
-
-def _write_split(
-    folder: Path,
-    examples: str,
-    split: str,
-    *,
-    columns: list[Column],
-    rows: int,
-    label: str,
-    keep: list[Any] | None = None,
-) -> None:
-    """Write the columns of one split's rows that have a label which can be used."""
-    writer = features.SplitWriter(folder, columns, rows=rows)
-    for batch in statistics.read_examples(examples, split):
-        writer.add(features.keep_rows(batch, label, keep))
-    writer.close()
-
-
-def choose_columns(schema: Path, ignore: list[str], *, several: frozenset[str]) -> list[Column]:
-    """Return the schema's columns that are not ignored, the label among them, by name.
-
-    A column that holds several values in a row is left out, and said so.
-    """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    parsed = text_format.Parse(schema.read_text(), schema_pb2.Schema())
-    chosen = []
-    for feature in sorted(parsed.feature, key=lambda one: one.name):
-        kind = KINDS.get(schema_pb2.FeatureType.Name(feature.type))
-        if feature.name in ignore or kind is None:
-            continue
-        if feature.name in several:
-            _warn(
-                f"column {feature.name} holds several values in a row; the model does not read it"
-            )
-            continue
-        chosen.append(Column(feature.name, kind))
-    return chosen
-
-
-def _warn(message: str) -> None:
-    journal.append(os.environ.get("HEADRACE_EVENTS", ""), "warning", id="Trainer", message=message)
-
-
-def _read_statistics(folder: Path, split: str) -> Any:
-    """Return TFDV's statistics of one split (DatasetFeatureStatistics)."""
-    from tensorflow_metadata.proto.v0 import statistics_pb2
-
-    parsed = statistics_pb2.DatasetFeatureStatisticsList()
-    parsed.ParseFromString((folder / f"Split-{split}" / "FeatureStats.pb").read_bytes())
-    return parsed.datasets[0]
-
-
-def _name(feature: Any) -> str:
-    return feature.name or ".".join(feature.path.step)
-
-
-def _hold_several(statistics: Any) -> frozenset[str]:
-    """Return the columns that hold more than one value in some row."""
-    return frozenset(
-        _name(feature)
-        for feature in statistics.features
-        if getattr(feature, feature.WhichOneof("stats")).common_stats.max_num_values > 1
-    )
-
-
-def _top_values(statistics: Any) -> dict[str, dict[str, float]]:
-    """Return TFDV's top values by text column, most frequent first."""
-    return {
-        _name(feature): {
-            bucket.label: bucket.sample_count
-            for bucket in feature.string_stats.rank_histogram.buckets
-        }
-        for feature in statistics.features
-        if feature.HasField("string_stats")
-    }
-
-
-def _write_label(folder: Path, label: LabelFeature) -> None:
-    values, _ = features.read_values(folder, label.name)
-    np.save(folder / "label.npy", features.class_ids(label, np.asarray(values)))

@@ -22,7 +22,7 @@ class ValueCounts:
 
     Attributes:
         limit: a column with more distinct values than this is given up; 0: no limit.
-        given_up: whether it was.
+        given_up: whether it was; no value is then held.
     """
 
     limit: int = 0
@@ -40,9 +40,15 @@ class ValueCounts:
         counted = values.drop_null().value_counts()
         self._append(pa.table({"value": counted.field("values"), "count": counted.field("counts")}))
 
+    def give_up(self) -> None:
+        """Count no more, and forget what was counted."""
+        self.given_up = True
+        self._parts, self._pairs, self._distinct = [], 0, 0
+
     def merge(self, other: ValueCounts) -> None:
         """Add the counts of another shard."""
-        self.given_up = self.given_up or other.given_up
+        if other.given_up:
+            self.give_up()
         for part in other._parts:
             self._append(part)
 

@@ -49,6 +49,8 @@ KINDS: dict[str, Kind] = {
     "LABEL_ONE_VALUE": Kind(
         "give rows with other values of {feature}, or name another column as data.label", "stop"
     ),
+    "NO_TEXT": Kind("give rows with a text, or name another column as data.text", "stop"),
+    "NO_WINDOW": Kind("give more text, or change data.split so that both splits get some", "stop"),
     # What TFDV cannot see for a training run.
     "LABEL_MISSING": Kind(
         "give these rows a label or take them out of the file; as a warning, they are left out"
@@ -59,6 +61,10 @@ KINDS: dict[str, Kind] = {
     "LABEL_COPY": Kind("add {feature} to data.ignore, unless it is known before the label", "warn"),
     "FEW_ROWS": Kind(
         "raise training.epochs, lower training.global_batch, or give more rows", "warn"
+    ),
+    "FEW_WINDOWS": Kind(
+        "raise training.epochs, lower training.global_batch or model.sequence, or give more text",
+        "warn",
     ),
     "FILES_UNRELATED": Kind(
         "name the files of one table alone in data.files, or give the columns that mean the same "

@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -113,6 +113,7 @@ def _check(config: PipelineConfig, heads: Heads | None, said: Iterable[Finding])
         *_root(config),
         *said,
         *(_data(config, heads) if heads else []),
+        *_own_model(config),
         *_schema(config),
         *_training(config),
         *_tracking(config),
@@ -122,6 +123,7 @@ def _check(config: PipelineConfig, heads: Heads | None, said: Iterable[Finding])
 def _data(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
     kinds = heads.layout.kinds
     yield from _room(config, heads.names)
+    yield from _kind(config, kinds)
     yield from _names(config, list(kinds))
     yield from _rules(config, list(kinds))
     if config.data.task == "regression" and kinds.get(config.data.label) == "string":
@@ -129,6 +131,40 @@ def _data(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
         yield Finding("error", config.where("data.task"), message)
     if config.data.split.column in {"", *kinds}:
         yield from _split(config, heads)
+
+
+def _kind(config: PipelineConfig, kinds: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what the kind of model cannot read of these columns, or leaves out."""
+    from components import documents, text_choice, text_features
+    from pipeline import definition
+
+    kind, choice = config.model.kind, definition.choice(config)
+    if kind == "tabular" and set(kinds) == set(documents.COLUMNS):
+        message = (
+            'a tabular model reads tables, and these are text documents; "causal-lm" learns to '
+            "write such texts"
+        )
+        yield Finding("error", config.where("model.kind"), message)
+    try:
+        text = text_choice.choose(kinds, choice)
+    except InputError as error:
+        yield _refused(config, error)
+        return
+    if others := text_choice.not_read(kinds, choice, text):
+        yield Finding(
+            "warning", config.where("model.kind"), text_features.not_read(choice, text, others)
+        )
+
+
+def _own_model(config: PipelineConfig) -> Iterator[Finding]:
+    """Yield why a model of the person's own cannot be found."""
+    from pipeline import own_model
+
+    if own_model.is_own(config.model.kind):
+        try:
+            own_model.find(config.model.kind, config.base)
+        except InputError as error:
+            yield Finding("error", config.where("model.kind"), _message(error))
 
 
 def _split(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
@@ -139,8 +175,7 @@ def _split(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
         yield _refused(config, error)
 
 
-def _few_updates(config: PipelineConfig, rows: int) -> Iterator[Finding]:
-    from components.verdict import count_rows
+def _few_updates(config: PipelineConfig, rows: int, of: str) -> Iterator[Finding]:
     from components.weight_updates import LEAST_UPDATES, enough_updates
 
     training = config.training
@@ -152,7 +187,7 @@ def _few_updates(config: PipelineConfig, rows: int) -> Iterator[Finding]:
             else enough_updates(rows, training.global_batch)
         )
         message = (
-            f"{count_rows(rows)} for training make {updates:,} weight "
+            f"{rows:,} {of}{'' if rows == 1 else 's'} for training make {updates:,} weight "
             f"{'update' if updates == 1 else 'updates'} with these settings; {right}"
         )
         where = "training.steps" if training.steps else "training.global_batch"
@@ -161,7 +196,7 @@ def _few_updates(config: PipelineConfig, rows: int) -> Iterator[Finding]:
 
 def _foreseen(config: PipelineConfig, heads: Heads | None) -> Iterator[Finding]:
     """Yield what the run will show of the data, as far as its first rows tell."""
-    from components import foresight, verdict
+    from components import foresight, text_choice, verdict
     from pipeline import definition
 
     if heads is None:
@@ -170,12 +205,18 @@ def _foreseen(config: PipelineConfig, heads: Heads | None) -> Iterator[Finding]:
     settings = gate.settings(config, [str(one) for one in heads.names])
     try:
         held_back = heads.held_back(settings["split"])
+        text_choice.choose(heads.layout.kinds, settings)
     except InputError:
         # `check` has said so.
         return
     found = foresight.foresee(heads, settings, held_back)
     if held_back is not None:
-        yield from _few_updates(config, sum(int((~one).sum()) for one in held_back))
+        if config.model.kind == "causal-lm":
+            windows = foresight.windows(heads, settings, held_back)[1]
+            yield from _few_updates(config, windows, "window")
+        else:
+            rows = sum(int((~one).sum()) for one in held_back)
+            yield from _few_updates(config, rows, "row")
     for one in found:
         where = config.where("data.label" if one.feature else "data.files")
         if one.severity == "stop":
@@ -201,7 +242,7 @@ def _room(config: PipelineConfig, files: Iterable[Path]) -> Iterator[Finding]:
 
 def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
     data = config.data
-    if data.label not in columns:
+    if data.label and data.label not in columns:
         yield _no_column(config, "data.label", data.label, columns=columns)
     if data.split.column and data.split.column not in columns:
         yield _no_column(config, "data.split.column", data.split.column, columns=columns)
@@ -209,7 +250,7 @@ def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
         if name not in columns:
             finding = _no_column(config, "data.ignore", name, columns=columns)
             yield dataclasses.replace(finding, severity="warning")
-    if not set(columns) - {data.label, *data.ignore}:
+    if config.model.kind == "tabular" and not set(columns) - {data.label, *data.ignore}:
         yield Finding(
             "error", config.where("data.ignore"), "no column is left to learn from; ignore fewer"
         )

@@ -46,6 +46,7 @@ class Channel:
         self.workers = workers
         self.handed_out = KEYS
         self._traced = 0
+        self._eager: dict[tuple[Any, ...], int] = {}
         if workers.count > 1:
             # Made in no function, wherever the first use is; the key is read on the host.
             self._token = tf.Variable(0.0, trainable=False, name="order")
@@ -76,7 +77,7 @@ class Channel:
         """Return [N * k]: the workers' tensors [k], by rank."""
         if self.workers.count == 1:
             return tensor
-        return tf.raw_ops.CollectiveGatherV2(input=tensor, **self._place())
+        return tf.raw_ops.CollectiveGatherV2(input=tensor, **self._place("Gather", tensor))
 
     def scattered(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return this worker's row [k] of the sum of the workers' tensors [N, k]."""
@@ -86,7 +87,7 @@ class Channel:
             # CollectiveReduceScatterV2 is made for GPUs alone.
             return self.sum(tensor)[self.workers.rank]
         part = tf.raw_ops.CollectiveReduceScatterV2(
-            input=tensor, merge_op="Add", final_op="Id", **self._place()
+            input=tensor, merge_op="Add", final_op="Id", **self._place("Scatter", tensor)
         )
         return part[0]
 
@@ -95,21 +96,17 @@ class Channel:
         return bool(self.largest(tf.constant(int(flag))) > 0)
 
     def _reduce(self, tensor: tf.Tensor, operation: str) -> tf.Tensor:
+        tensor = tf.convert_to_tensor(tensor)
         if self.workers.count == 1:
             return tensor
         return tf.raw_ops.CollectiveReduceV2(
-            input=tensor, merge_op=operation, final_op="Id", **self._place()
+            input=tensor, merge_op=operation, final_op="Id", **self._place(operation, tensor)
         )
 
-    def _place(self) -> dict[str, Any]:
-        # One key serves all calls outside of functions: there each ends before the next begins.
-        if not tf.executing_eagerly():
-            self._traced += 1
-            if self._traced >= KEYS:
-                raise RuntimeError(f"more than {KEYS} collectives were traced in one channel")
-        traced = 0 if tf.executing_eagerly() else self._traced
+    def _place(self, operation: str, tensor: tf.Tensor) -> dict[str, Any]:
+        number = self._number((operation, tensor.dtype, tuple(tensor.shape)))
         with tf.device("CPU:0"):
-            key = self._first_key + traced
+            key = self._first_key + number
         return {
             "group_size": self.workers.count,
             "group_key": GROUP,
@@ -117,6 +114,22 @@ class Channel:
             "ordering_token": [self._token.handle],
             "timeout_seconds": TIMEOUT_SECONDS,
         }
+
+    def _number(self, kind: tuple[Any, ...]) -> int:
+        """Return which of the channel's keys this collective has.
+
+        Outside of functions each ends before the next begins, so one key does for all of a kind;
+        tensors of another shape need another one.
+
+        Raises:
+            RuntimeError: when none is left.
+        """
+        if tf.executing_eagerly():
+            return self._eager.setdefault(kind, KEYS - 1 - len(self._eager))
+        self._traced += 1
+        if self._traced + len(self._eager) >= KEYS:
+            raise RuntimeError(f"more than {KEYS} collectives were traced in one channel")
+        return self._traced
 
 
 def buckets(sizes: Sequence[int], *, limit: int = BUCKET_BYTES) -> list[list[int]]:

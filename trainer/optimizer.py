@@ -14,8 +14,10 @@ scheduled learning rate (as PyTorch's and optax's AdamW do, not by the schedule 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from trainer import strategy
@@ -53,10 +55,18 @@ def learning_rate(update: tf.Tensor, *, settings: TrainingSettings, total_steps:
     return settings.learning_rate * share
 
 
-def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the Euclidean norm over all gradients together, float32 scalar."""
+def global_norm(
+    gradients: Sequence[tf.Tensor],
+    over_workers: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+) -> tf.Tensor:
+    """Return the Euclidean norm over all gradients together, float32 scalar.
+
+    Args:
+        gradients: whole ones, or the parts that one worker holds.
+        over_workers: makes the sum over all workers of a scalar, where they are parts.
+    """
     squares = [tf.reduce_sum(tf.square(one)) for one in gradients]
-    return tf.sqrt(tf.add_n(squares))
+    return tf.sqrt(over_workers(tf.add_n(squares)))
 
 
 def clip(gradients: Sequence[tf.Tensor], norm: tf.Tensor, *, clip_norm: float) -> list[tf.Tensor]:
@@ -74,12 +84,50 @@ def clip(gradients: Sequence[tf.Tensor], norm: tf.Tensor, *, clip_norm: float) -
     return [one * factor for one in gradients]
 
 
+class Parts(Protocol):
+    """The part of each weight that is updated here, where that is not the weight itself.
+
+    Attributes:
+        shapes: of the parts.
+        groups: places of the weights, in order, in the groups that are put back together.
+    """
+
+    shapes: Sequence[Sequence[int]]
+    groups: Sequence[Sequence[int]]
+
+    def take(self, place: int) -> tf.Tensor:
+        """Return the part's value."""
+        ...
+
+    def put(self, places: Sequence[int], values: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Set the parts, and return what must run before the next group begins."""
+        ...
+
+
+class Whole:
+    """Weights that are updated whole, one after the other: `Parts` of one worker."""
+
+    def __init__(self, weights: Sequence[tf.Variable]) -> None:
+        self.weights = list(weights)
+        self.shapes = [one.shape for one in self.weights]
+        self.groups = [[place] for place in range(len(self.weights))]
+
+    def take(self, place: int) -> tf.Tensor:
+        """Return a weight's value."""
+        return self.weights[place].read_value()
+
+    def put(self, places: Sequence[int], values: Sequence[tf.Tensor]) -> list[Any]:
+        """Set the weights."""
+        return [self.weights[place].assign(value) for place, value in
+                zip(places, values, strict=True)]  # fmt: skip
+
+
 class AdamW:
     """The optimizer's state, and the rule that moves weights.
 
     Attributes:
-        variables: the weights, in a fixed order.
-        first, second: float32 moments m and v, one a weight.
+        variables: the weights, in a fixed order, or this worker's slices of them.
+        first, second: float32 moments m and v, one a weight, of its part's shape.
         updates: int64 scalar, updates applied.
     """
 
@@ -89,12 +137,30 @@ class AdamW:
         settings: TrainingSettings,
         *,
         total_steps: int,
+        shapes: Sequence[Sequence[int]] | None = None,
+        parts: Parts | None = None,
+        device: str = "",
     ) -> None:
+        """Make moments of 0.
+
+        Args:
+            variables: the weights.
+            settings: of the schedule and the decay.
+            total_steps: updates in all.
+            shapes: of the whole weights; the variables' own when not given.
+            parts: what is updated here; the variables themselves when not given.
+            device: of the moments, where they are also computed; empty: that of the weights.
+        """
         self.variables = list(variables)
         self.settings = settings
         self.total_steps = total_steps
-        self.first = [_zeros_like(one) for one in self.variables]
-        self.second = [_zeros_like(one) for one in self.variables]
+        own = [one.shape for one in self.variables]
+        self.decays = [settings.weight_decay if len(one) >= 2 else 0.0 for one in shapes or own]
+        self.device = device
+        self.parts = parts or (Whole(self.variables) if device else None)
+        held = own if self.parts is None else self.parts.shapes
+        with tf.device(device):
+            self.first, self.second = ([_moment(one) for one in held] for _ in range(2))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
 
     def rate(self) -> tf.Tensor:
@@ -102,20 +168,76 @@ class AdamW:
         return learning_rate(self.updates, settings=self.settings, total_steps=self.total_steps)
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Move every weight once; the only place where the count of updates moves."""
+        """Move every weight once; the only place where the count of updates moves.
+
+        Args:
+            gradients: of the parts that are updated here.
+        """
         rate = self.rate()
         done = tf.cast(self.updates + 1, tf.float32)
         powers = (tf.pow(BETA_1, done), tf.pow(BETA_2, done))
-        for weight, first, second, gradient in zip(
-            self.variables, self.first, self.second, gradients, strict=True
-        ):
-            decay = self.settings.weight_decay if len(weight.shape) >= 2 else 0.0
-            strategy.update(weight, _move, first, second, gradient, rate, powers, decay)
+        if self.parts is None:
+            self._apply_in_place(gradients, rate, powers)
+        else:
+            self._apply_to_parts(self.parts, gradients, rate, powers)
         strategy.update(self.updates, lambda updates: updates.assign_add(1))
 
+    def _apply_in_place(
+        self,
+        gradients: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+        powers: tuple[tf.Tensor, tf.Tensor],
+    ) -> None:
+        for weight, first, second, gradient, decay in zip(
+            self.variables, self.first, self.second, gradients, self.decays, strict=True
+        ):
+            strategy.update(weight, _move, first, second, gradient, rate, powers, decay)
 
-def _zeros_like(variable: tf.Variable) -> tf.Variable:
-    return tf.Variable(tf.zeros(variable.shape), trainable=False)
+    def _apply_to_parts(
+        self,
+        parts: Parts,
+        gradients: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+        powers: tuple[tf.Tensor, tf.Tensor],
+    ) -> None:
+        # One group after the other, so that what they need in passing is never there for all.
+        before: list[Any] = []
+        for group in parts.groups:
+            moved = []
+            for place in group:
+                with tf.control_dependencies(before):
+                    gradient = tf.identity(gradients[place])
+                with tf.device(self.device):
+                    change = _change(
+                        self.first[place], self.second[place], gradient, rate=rate, powers=powers
+                    )
+                with tf.control_dependencies(before):
+                    mine = parts.take(place)
+                moved.append(mine - rate * self.decays[place] * mine - change)
+            before = parts.put(group, moved)
+
+
+def _change(
+    first: tf.Variable,
+    second: tf.Variable,
+    gradient: tf.Tensor,
+    *,
+    rate: tf.Tensor,
+    powers: tuple[tf.Tensor, tf.Tensor],
+) -> tf.Tensor:
+    """Change the moments in place, and return what is to be taken from the weight.
+
+    In the order of TensorFlow's fused kernel (see `_move`), so that the bits are the same.
+    """
+    # 1 - b in float32: that of float64, rounded, is another number.
+    m = first.assign_add((gradient - first) * (1 - np.float32(BETA_1)))
+    v = second.assign_add((tf.square(gradient) - second) * (1 - np.float32(BETA_2)))
+    unbias = tf.sqrt(1.0 - powers[1])
+    return m * (rate * unbias / (1.0 - powers[0])) / (tf.sqrt(v) + EPSILON * unbias)
+
+
+def _moment(shape: Sequence[int]) -> tf.Variable:
+    return tf.Variable(tf.zeros(shape), trainable=False)
 
 
 def _move(

@@ -16,12 +16,15 @@ whole, flat.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Literal
 
 import keras
+import numpy as np
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 from trainer.collectives import Channel, buckets
 
@@ -63,13 +66,23 @@ class Sharding:
         """Return the numbers of one worker's part of a variable of this shape."""
         return -(-math.prod(shape) // self.workers)
 
+    def bounds(self, shape: Shape) -> tuple[int, int]:
+        """Return where this worker's part of a flat variable begins and ends, padding left out."""
+        size, numbers = self.size(shape), math.prod(shape)
+        return min(numbers, self.rank * size), min(numbers, (self.rank + 1) * size)
+
     def part(self, whole: tf.Tensor) -> tf.Tensor:
         """Return this worker's part [size] of a variable's value of any shape."""
-        size, numbers = self.size(whole.shape), math.prod(whole.shape)
-        first, last = (min(numbers, one * size) for one in (self.rank, self.rank + 1))
+        first, last = self.bounds(whole.shape)
         mine = tf.reshape(whole, [-1])[first:last]
-        missing = size - (last - first)
+        missing = self.size(whole.shape) - (last - first)
         return tf.pad(mine, [[0, missing]]) if missing else mine
+
+    def part_of_array(self, whole: np.ndarray) -> np.ndarray:
+        """Return `part` of an array, of any type."""
+        first, last = self.bounds(whole.shape)
+        mine = whole.reshape(-1)[first:last]
+        return np.pad(mine, (0, self.size(whole.shape) - len(mine)))
 
     def whole(self, parts: Sequence[tf.Tensor], shapes: Sequence[Shape]) -> list[tf.Tensor]:
         """Return the variables' values from the parts that the workers hold.
@@ -80,7 +93,7 @@ class Sharding:
         """
         sizes = [self.size(one) for one in shapes]
         found: list[tf.Tensor] = []
-        for group in self._groups(sizes):
+        for group in self.groups(sizes):
             joined = self.channel.joined(_joined([parts[one] for one in group], axis=0))
             rows = tf.reshape(joined, [self.workers, -1])
             for place, columns in zip(
@@ -97,7 +110,7 @@ class Sharding:
         """
         sizes = [self.size(one.shape) for one in wholes]
         found: dict[int, tf.Tensor] = {}
-        for group in reversed(self._groups(sizes)):
+        for group in reversed(self.groups(sizes)):
             rows = [self._rows(wholes[one], sizes[one]) for one in group]
             mine = self.channel.scattered(_joined(rows, axis=1))
             found |= dict(zip(group, _split(mine, [sizes[one] for one in group]), strict=True))
@@ -105,6 +118,8 @@ class Sharding:
 
     def summed(self, wholes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of all workers' tensors, whole; scalars too."""
+        if self.workers == 1:
+            return list(wholes)
         sizes = [math.prod(one.shape) for one in wholes]
         found: dict[int, tf.Tensor] = {}
         for group in reversed(buckets([FLOAT_BYTES * one for one in sizes])):
@@ -114,7 +129,8 @@ class Sharding:
                 found[place] = tf.reshape(one, wholes[place].shape)
         return [found[place] for place in range(len(wholes))]
 
-    def _groups(self, sizes: Sequence[int]) -> list[list[int]]:
+    def groups(self, sizes: Sequence[int]) -> list[list[int]]:
+        """Return which parts of these sizes travel together, by place."""
         return buckets([FLOAT_BYTES * self.workers * one for one in sizes])
 
     def _rows(self, whole: tf.Tensor, size: int) -> tf.Tensor:
@@ -125,15 +141,52 @@ class Sharding:
         return tf.reshape(flat, [self.workers, size])
 
 
+class WeightParts:
+    """This worker's parts of weights that every worker holds whole (ZeRO 1 and 2).
+
+    Attributes:
+        shapes: of the parts.
+        groups: places of the weights whose parts travel together.
+    """
+
+    def __init__(self, sharding: Sharding, weights: Sequence[tf.Variable]) -> None:
+        self.sharding, self.weights = sharding, list(weights)
+        sizes = [sharding.size(one.shape) for one in self.weights]
+        self.shapes = [[one] for one in sizes]
+        self.groups = sharding.groups(sizes)
+
+    def take(self, place: int) -> tf.Tensor:
+        """Return this worker's part of a weight."""
+        return self.sharding.part(self.weights[place].read_value())
+
+    def put(self, places: Sequence[int], values: Sequence[tf.Tensor]) -> list[Any]:
+        """Set weights from the parts of all workers."""
+        weights = [self.weights[place] for place in places]
+        wholes = self.sharding.whole(values, [one.shape for one in weights])
+        return [one.assign(whole) for one, whole in zip(weights, wholes, strict=True)]
+
+
+@contextlib.contextmanager
+def without_values() -> Generator[None]:
+    """Give variables that are made inside a shape and an initialiser, but no memory.
+
+    Keras would make up for it when any scope of its own ends later: these are taken off its list.
+    """
+    waiting = "uninitialized_variables"
+    before = list(global_state.get_global_attribute(waiting, []))
+    with keras.StatelessScope(initialize_variables=False):
+        yield
+    global_state.set_global_attribute(waiting, before)
+
+
 class Parameters:
     """The weights of a model that no worker holds whole (ZeRO 3).
 
-    A builder makes its model without values (``with keras.StatelessScope(
-    initialize_variables=False)``), then calls `adopt` with its trainable variables.
+    A builder makes its model in `without_values`, then calls `adopt` with all its variables.
 
     Attributes:
         sharding: how they are cut.
-        variables: Keras's, with a shape and no value.
+        variables: Keras's trainable ones, with a shape and no value.
         slices: float32 [size], this worker's part of each, in the same order.
     """
 
@@ -143,11 +196,21 @@ class Parameters:
         self.slices: list[tf.Variable] = []
 
     def adopt(self, variables: Iterable[keras.Variable]) -> None:
-        """Make this worker's slices of variables that have no value yet, one at a time."""
+        """Make this worker's slices of trainable variables, one at a time, and the others whole.
+
+        Every worker draws the whole value and keeps its part, so draws must be the same: from
+        seeded initialisers, or after `keras.utils.set_random_seed`.
+        """
         for one in variables:
+            if not one.trainable:
+                if one._value is None:
+                    one._deferred_initialize()
+                continue
             whole = tf.convert_to_tensor(one._initializer(one.shape, dtype=one.dtype))
             self.variables.append(one)
             self.slices.append(tf.Variable(self.sharding.part(whole), name=one.name))
+            # A layer that is called without gathered weights fails, rather than drawing new ones.
+            one._initializer = None
 
     def of(self, layer: Any) -> list[tuple[keras.Variable, tf.Variable]]:
         """Return the trainable variables of a layer, those of layers in it too, and their slices.
@@ -191,7 +254,8 @@ class Parameters:
             return []
         with tf.control_dependencies([] if after is None else [after]):
             waiting = [tf.identity(one) for one in slices]
-        return list(wholes(*waiting))
+        found: Any = wholes(*waiting)
+        return list(found)
 
 
 def _dense(gradient: Any, shape: Shape) -> tf.Tensor:
@@ -203,6 +267,6 @@ def _joined(tensors: Sequence[tf.Tensor], *, axis: int) -> tf.Tensor:
     return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis)
 
 
-def _split(tensor: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+def _split(tensor: tf.Tensor, sizes: Sequence[int]) -> Sequence[Any]:
     """Split along the last axis."""
     return [tensor] if len(sizes) == 1 else tf.split(tensor, list(sizes), axis=-1)

@@ -1,104 +1,167 @@
 """Which replicas train together, and what they say to one another.
 
-No GPU: TensorFlow's default strategy, one replica. GPUs: MultiWorkerMirroredStrategy with one
-worker, a replica a GPU. With one replica every function here is the identity.
+Alone: without a GPU TensorFlow's default strategy, one replica; with GPUs
+MultiWorkerMirroredStrategy with one worker, a replica a GPU. Several workers: each process has
+one device and plain variables, and the step's own collectives (`trainer.collectives`) join them;
+MultiWorkerMirroredStrategy then only starts the servers and notices when a worker is gone. With one
+replica every function here is the identity.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from trainer import devices
+from trainer import cluster, devices
+from trainer.cluster import WAIT_SECONDS, Workers
+from trainer.collectives import Channel
 from trainer.errors import SettingError
 
 
-def choose() -> tf.distribute.Strategy:
-    """Return the strategy for the devices that are there; call it before any other operation.
+@dataclass(frozen=True)
+class Replicas:
+    """Everybody who gets a share of the global batch.
 
-    Raises:
-        SettingError: when ``TF_CONFIG`` is set and is not that of a single worker.
+    Attributes:
+        strategy: of the devices of this process.
+        workers: the processes.
+        control: for what they agree on outside of the step; the same object all the time.
+        server: what keeps this worker reachable.
     """
-    check_tf_config(os.environ.get("TF_CONFIG", ""))
-    if not devices.gpus():
-        return tf.distribute.get_strategy()
-    return tf.distribute.MultiWorkerMirroredStrategy()
+
+    strategy: tf.distribute.Strategy = field(default_factory=tf.distribute.get_strategy)
+    workers: Workers = Workers()
+    control: Channel = field(default_factory=lambda: Channel(Workers()))
+    server: Any = None
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the place where models and states are made."""
+        return self.strategy.scope()
 
 
-def check_tf_config(text: str) -> None:
-    """Refuse a ``TF_CONFIG`` that would make TensorFlow wait for ever or train alone unasked.
-
-    Raises:
-        SettingError: when it is not JSON, lacks its fields, or names more than one worker.
-    """
-    if not text:
-        return
-    right = '{"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}'
-    try:
-        config = json.loads(text)
-        workers, task = config["cluster"]["worker"], config["task"]
-        mine = (task["type"], int(task["index"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingError(
-            "is not a cluster description", where="TF_CONFIG", holds=text,
-            right=f"unset it, or give it the form {right}",
-        ) from error  # fmt: skip
-    if len(workers) != 1 or mine != ("worker", 0):
-        raise SettingError(
-            "names more workers than this training has", where="TF_CONFIG", holds=text,
-            right="one worker with index 0; unset it to train on this machine alone",
-        )  # fmt: skip
-
-
-def replicas(strategy: tf.distribute.Strategy) -> int:
-    """Return how many replicas share a global batch."""
-    return strategy.num_replicas_in_sync
-
-
-def local_rows(strategy: tf.distribute.Strategy, global_batch: int) -> int:
-    """Return the rows of a global batch that one replica gets, padding included."""
-    return -(-global_batch // replicas(strategy))
-
-
-def share(strategy: tf.distribute.Strategy, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch over the replicas; each gets `local_rows` rows, the last ones padded.
+def choose(*, wait_seconds: float = WAIT_SECONDS) -> Replicas:
+    """Return who trains, by ``TF_CONFIG`` and the devices; call it before any other operation.
 
     Args:
-        strategy: as `choose` returned it.
-        batch: arrays or tensors [global_batch, ...]; ``weight`` is 0 for padding.
+        wait_seconds: how long other workers may take to start.
+
+    Raises:
+        SettingError: when ``TF_CONFIG`` cannot be; it names the field.
+        WorkerLost: when another worker did not answer; it names the worker.
     """
-    if replicas(strategy) == 1:
+    workers = cluster.read(os.environ.get(cluster.VARIABLE, ""))
+    if workers.count > 1:
+        _take_one_gpu(workers)
+        cluster.wait_for_peers(workers, wait_seconds=wait_seconds)
+        server = tf.distribute.MultiWorkerMirroredStrategy()
+        return Replicas(workers=workers, control=Channel(workers), server=server)
+    if not devices.gpus():
+        return Replicas()
+    return Replicas(tf.distribute.MultiWorkerMirroredStrategy())
+
+
+def _take_one_gpu(workers: Workers) -> None:
+    """Leave this worker one GPU, the other workers of this host another one each.
+
+    Raises:
+        SettingError: when there are fewer GPUs than workers on this host.
+    """
+    found = tf.config.list_physical_devices("GPU")
+    if not found:
+        return
+    # A supervisor that shows each worker its own GPU shows it as number 0.
+    place = 0 if len(found) == 1 else workers.place_on_host
+    if place >= len(found):
+        raise SettingError(
+            f"worker {workers.rank} has no GPU of its own: this host has {len(found)}",
+            where=cluster.VARIABLE, holds=str(list(workers.addresses)),
+            right=f"at most {len(found)} workers on one host",
+        )  # fmt: skip
+    tf.config.set_visible_devices(found[place], "GPU")
+
+
+def check_alone(replicas_: Replicas, *, shard: str, offload: str) -> None:
+    """Refuse techniques that need a process for each device.
+
+    Raises:
+        SettingError: when one process has several devices and cuts up or moves its state.
+    """
+    if replicas_.strategy.num_replicas_in_sync == 1 or (shard, offload) == ("none", "none"):
+        return
+    name, holds = ("shard", shard) if shard != "none" else ("offload", offload)
+    count = replicas_.strategy.num_replicas_in_sync
+    raise SettingError(
+        f"needs one process for each device, and this one has {count} GPUs",
+        where=f"training.{name}", holds=holds, right=f"training.workers = {count}",
+    )  # fmt: skip
+
+
+def replicas(of: Replicas) -> int:
+    """Return how many replicas share a global batch."""
+    return of.workers.count * of.strategy.num_replicas_in_sync
+
+
+def local_rows(of: Replicas, global_batch: int) -> int:
+    """Return the rows of a global batch that one replica gets, padding included."""
+    return -(-global_batch // replicas(of))
+
+
+def share(of: Replicas, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Split a batch over the replicas; each gets `local_rows` rows, the last ones padded.
+
+    A replica for which no row is left gets padding alone, and takes part with the weight 0.
+
+    Args:
+        of: as `choose` returned it.
+        batch: arrays or tensors [global_batch, ...]; ``weight`` is 0 for padding.
+    Returns: this worker's share.
+    """
+    rows = local_rows(of, len(batch["weight"]))
+    if of.workers.count > 1:
+        return {name: _rows_of(value, of.workers.rank, rows) for name, value in batch.items()}
+    if replicas(of) == 1:
         return {name: tf.convert_to_tensor(value) for name, value in batch.items()}
-    rows = local_rows(strategy, len(batch["weight"]))
 
     def part(context: tf.distribute.distribute_lib.ValueContext, value: Any) -> tf.Tensor:
-        start = context.replica_id_in_sync_group * rows
-        mine = tf.convert_to_tensor(value)[start : start + rows]
-        missing = rows - int(mine.shape[0])
-        return tf.pad(mine, [[0, missing]] + [[0, 0]] * (len(mine.shape) - 1))
+        return _rows_of(value, context.replica_id_in_sync_group, rows)
 
     return {
-        name: strategy.experimental_distribute_values_from_function(
+        name: of.strategy.experimental_distribute_values_from_function(
             lambda context, value=value: part(context, value)
         )
         for name, value in batch.items()
     }
 
 
-def run(strategy: tf.distribute.Strategy, function: Callable[..., Any], *args: Any) -> Any:
-    """Call `function` on every replica and return the first one's result (they agree)."""
-    if replicas(strategy) == 1:
+def _rows_of(value: Any, place: int, rows: int) -> tf.Tensor:
+    """Return the rows of one replica; rows that are missing are zeros."""
+    mine = np.asarray(value)[place * rows : (place + 1) * rows]
+    missing = rows - len(mine)
+    return tf.convert_to_tensor(np.pad(mine, [(0, missing)] + [(0, 0)] * (mine.ndim - 1)))
+
+
+def run(of: Replicas, function: Callable[..., Any], *args: Any) -> Any:
+    """Call `function` on every replica of this process and return what each returned."""
+    if of.strategy.num_replicas_in_sync == 1:
         return function(*args)
-    results = strategy.run(function, args=args)
-    return tf.nest.map_structure(lambda one: strategy.experimental_local_results(one)[0], results)
+    return of.strategy.run(function, args=args)
+
+
+def first(of: Replicas, values: Any) -> Any:
+    """Return the first replica's part of what `run` returned, where they agree."""
+    if of.strategy.num_replicas_in_sync == 1:
+        return values
+    return tf.nest.map_structure(lambda one: of.strategy.experimental_local_results(one)[0], values)
 
 
 def replica_id() -> tf.Tensor | int:
-    """Return the number of the replica that calls; 0 when there is one."""
+    """Return the number of the replica that calls among those of its process."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return 0
@@ -106,7 +169,7 @@ def replica_id() -> tf.Tensor | int:
 
 
 def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the sums over all replicas; called by each of them."""
+    """Return the sums over the replicas of this process; called by each of them."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return list(tensors)
@@ -114,7 +177,7 @@ def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def together(function: Callable[..., None], is_so: tf.Tensor, tensors: Sequence[tf.Tensor]) -> None:
-    """Call ``function(is_so, tensors)`` once for all replicas, which hold equal values.
+    """Call ``function(is_so, tensors)`` once for all replicas of this process, which hold the same.
 
     Variables may be changed in it, through `update`, also inside `tf.cond`: a replica by itself
     may not do that to a mirrored variable.
@@ -133,7 +196,7 @@ def together(function: Callable[..., None], is_so: tf.Tensor, tensors: Sequence[
 def update(variable: tf.Variable, function: Callable[..., Any], *args: Any) -> None:
     """Call ``function(variable, *args)`` on each replica's copy of the variable."""
     strategy = tf.distribute.get_strategy()
-    if replicas(strategy) == 1:
+    if strategy.num_replicas_in_sync == 1:
         function(variable, *args)
     else:
         strategy.extended.update(variable, function, args=args, group=False)

@@ -70,10 +70,10 @@ def test_a_list_of_paths_and_globs_is_sorted_within_each_and_has_no_file_twice(t
 
 @pytest.mark.parametrize(
     ("spec", "what"),
-    [("gone.csv", "no such file"), ("*.csv", "no data file"), ("x.txt", "not a kind of file")],
+    [("gone.csv", "no such file"), ("*.csv", "no data file"), ("x.bin", "not a kind of file")],
 )
 def test_what_stands_for_no_data_file_is_refused_by_name(tmp_path, spec, what):
-    write(tmp_path, "x.txt", "x\n1\n")
+    write(tmp_path, "x.bin", "x\n1\n")
     with pytest.raises(DataFileError, match=what) as caught:
         readers.resolve_files(spec, tmp_path)
     assert spec in str(caught.value)

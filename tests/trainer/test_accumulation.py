@@ -17,7 +17,7 @@ def _local(weights: list[tf.Variable]) -> Any:
     """A two-layer regression on ``x`` with an embedding of ``id``."""
     table, kernel = weights
 
-    def local(batch: dict[str, tf.Tensor], index: Any) -> Sums:
+    def local(batch: dict[str, tf.Tensor], index: Any, buffers: Any) -> Sums:
         with tf.GradientTape() as tape:
             hidden = tf.tanh(batch["x"] @ kernel + tf.gather(table, batch["id"]))
             losses = tf.square(tf.reduce_sum(hidden, axis=1) - batch["label"])
@@ -74,7 +74,7 @@ def test_a_short_last_micro_batch_weighs_by_its_rows() -> None:
     # cases/training.md, training-1: the mean gradient of 5 rows is -5.2 and the mean loss 17
     weight = tf.Variable([[0.0]])
 
-    def local(batch: dict[str, tf.Tensor], index: Any) -> Sums:
+    def local(batch: dict[str, tf.Tensor], index: Any, buffers: Any) -> Sums:
         with tf.GradientTape() as tape:
             error = batch["x"] @ weight - batch["label"][:, None]
             loss = tf.reduce_sum(tf.square(error[:, 0]) * batch["weight"])
@@ -93,7 +93,7 @@ def test_a_short_last_micro_batch_weighs_by_its_rows() -> None:
 def test_micro_batches_of_padding_alone_are_not_computed() -> None:
     seen: list[int] = []
 
-    def local(batch: dict[str, tf.Tensor], index: Any) -> Sums:
+    def local(batch: dict[str, tf.Tensor], index: Any, buffers: Any) -> Sums:
         seen.append(int(index))
         return Sums([tf.zeros([1])], tf.constant(0.0), tf.reduce_sum(batch["weight"]))
 
@@ -105,7 +105,7 @@ def test_micro_batches_of_padding_alone_are_not_computed() -> None:
 def test_sparse_gradients_come_out_dense() -> None:
     table = tf.Variable(tf.ones([4, 2]))
 
-    def local(batch: dict[str, tf.Tensor], index: Any) -> Sums:
+    def local(batch: dict[str, tf.Tensor], index: Any, buffers: Any) -> Sums:
         with tf.GradientTape() as tape:
             rows = tf.gather(table, batch["id"])
             loss = tf.reduce_sum(rows * batch["weight"][:, None])
@@ -117,6 +117,27 @@ def test_sparse_gradients_come_out_dense() -> None:
     for micro_batch in (1, 2, 3):
         sums = accumulate(local, batch, micro_batch=micro_batch, shapes=[table.shape])
         assert sums.gradients[0].numpy().tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 5, 8])
+def test_buffers_pass_from_one_micro_batch_to_the_next(micro_batch: int) -> None:
+    def local(batch: dict[str, tf.Tensor], index: Any, buffers: Any) -> Sums:
+        (moving,) = buffers
+        real = tf.reduce_sum(batch["weight"])
+        return Sums([tf.zeros([1])], tf.constant(0.0), real, [2 * moving + real])
+
+    batch = {"weight": tf.constant([1.0] * 5 + [0.0] * 3)}
+    start = [tf.constant(3.0)]
+    sums = accumulate(
+        local, batch, micro_batch=micro_batch, shapes=[[1]], buffers=start,
+        # padding alone, for another worker's sake
+        over_workers=lambda used: tf.constant(accumulation_steps(8, micro_batch)),
+    )  # fmt: skip
+    right = 3.0
+    for first in range(0, 5, micro_batch):
+        right = 2 * right + min(micro_batch, 5 - first)
+    assert float(sums.buffers[0]) == right
+    assert float(sums.examples) == 5
 
 
 def test_accumulation_steps_round_up() -> None:

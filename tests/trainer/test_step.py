@@ -12,8 +12,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.settings import TrainingSettings
-from trainer.step import Outcome, TrainState, make_step
+from trainer.errors import SettingError
+from trainer.settings import Techniques, TrainingSettings
+from trainer.state import TrainState
+from trainer.step import Outcome, Step, attempt, make_step
+from trainer.strategy import Replicas
 
 
 class Line(keras.Model):
@@ -41,8 +44,15 @@ class Line(keras.Model):
         return tf.cast(x, tf.float32)
 
 
-def _squared(logits: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-    return tf.square(logits[:, 0] - label)
+def _squared(model: keras.Model) -> Any:
+    """Return the sums of squared errors, as `Built.sums`."""
+
+    def sums(batch: Any, seed: Any, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = model(batch, seed=seed, training=training)
+        losses = tf.square(logits[:, 0] - batch["label"])
+        return tf.reduce_sum(losses * batch["weight"]), tf.reduce_sum(batch["weight"])
+
+    return sums
 
 
 def _batch(x: Any, label: Any, size: int) -> dict[str, tf.Tensor]:
@@ -55,19 +65,26 @@ def _batch(x: Any, label: Any, size: int) -> dict[str, tf.Tensor]:
     }
 
 
-def _made(
-    model: keras.Model, *, micro_batch: int, policy: str = "float32", **keys: Any
-) -> tuple[TrainState, Any]:
+def _step(
+    model: keras.Model, *, micro_batch: int, policy: str = "float32", sums: Any = None, **keys: Any
+) -> tuple[TrainState, Step]:
     keys = {"schedule": "constant", "clip_norm": 0.0, "weight_decay": 0.0, **keys}
     training = TrainingSettings(**keys)
     state = TrainState(model, training, total_steps=10, policy=policy)
     step = make_step(
-        state, _squared, settings=training, micro_batch=micro_batch,
-        strategy=tf.distribute.get_strategy(),
+        state, sums or _squared(model), settings=training, techniques=Techniques(micro_batch),
+        replicas=Replicas(),
     )  # fmt: skip
-    return state, lambda batch, number: Outcome(
-        *(one.numpy().item() for one in step(batch, tf.constant(number)))
-    )
+    return state, step
+
+
+def _made(model: keras.Model, **keys: Any) -> tuple[TrainState, Any]:
+    state, step = _step(model, **keys)
+    return state, lambda batch, number: _numbers(step.whole(batch, tf.constant(number)))
+
+
+def _numbers(outcome: Outcome) -> Outcome:
+    return Outcome(*(one.numpy().item() for one in outcome))
 
 
 def test_a_short_last_micro_batch_weighs_by_its_rows() -> None:
@@ -191,6 +208,81 @@ def test_the_slots_of_a_state_come_back() -> None:
     assert kinds == {"weight", "first", "second", "updates", "loss_scale"}
 
 
+def test_a_step_in_two_halves_is_the_whole_step() -> None:
+    batch = _batch([[1, 2], [3, 4], [5, 6]], [1, 0, 1], 3)
+    whole, first = _step(Line(2, width=3), micro_batch=2, global_batch=3)
+    halves, second = _step(Line(2, width=3), micro_batch=2, global_batch=3)
+    for number in range(3):
+        at = tf.constant(number)
+        assert _numbers(first.whole(batch, at)) == _numbers(attempt(second, batch, at))
+    for name, value in whole.arrays().items():
+        np.testing.assert_array_equal(value, halves.arrays()[name], err_msg=name)
+
+
+def test_a_step_that_takes_too_much_memory_changes_nothing_and_can_be_repeated() -> None:
+    batch = _batch([[1, 2], [3, 4]], [1, 0], 2)
+    model = Line(2, width=3)
+    left = [True]
+
+    def refuse() -> float:
+        if left.pop():
+            raise MemoryError("as if there were none left")
+        return 0.0
+
+    def sums(batch: Any, seed: Any, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, weight = _squared(model)(batch, seed, training)
+        return loss + tf.py_function(refuse, [], tf.float32), weight
+
+    state, step = _step(model, micro_batch=2, global_batch=2, sums=sums)
+    before = state.arrays()
+    assert attempt(step, batch, tf.constant(0)) is None
+    left += [False]
+    assert attempt(step, batch, tf.constant(0), is_too_much=lambda: True) is None
+    for name, value in state.arrays().items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    _, other = _step(Line(2, width=3), micro_batch=2, global_batch=2)
+    left += [False]
+    again = _numbers(attempt(step, batch, tf.constant(0)))
+    assert again == _numbers(other.whole(batch, tf.constant(0)))
+
+
+class Counting(Line):
+    """A line that counts its calls and keeps a moving mean, as batch normalisation does."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.mean = self.add_weight(shape=(), initializer="zeros", name="mean", trainable=False)
+        self.calls = self.add_weight(
+            shape=(), initializer="zeros", name="calls", dtype="int32", trainable=False
+        )
+
+    def call(self, inputs: dict[str, Any], seed: Any = None, training: bool = False) -> tf.Tensor:
+        if training:
+            self.mean.assign(0.5 * self.mean + 0.5 * tf.reduce_mean(inputs["x"]))
+            self.calls.assign(self.calls + 1)
+        return super().call(inputs, seed, training)
+
+
+def test_buffers_move_with_the_micro_batches_of_applied_steps_alone() -> None:
+    model = Counting()
+    _, step = _made(model, micro_batch=1, global_batch=2)
+    step(_batch([2, 4], [1, 1], 2), 0)
+    assert (model.mean.numpy(), model.calls.numpy()) == (2.5, 2)
+    assert not step(_batch([2, np.inf], [1, 1], 2), 1).is_finite
+    assert (model.mean.numpy(), model.calls.numpy()) == (2.5, 2)
+    step(_batch([1], [1], 2), 2)
+    assert (model.mean.numpy(), model.calls.numpy()) == (1.75, 3)
+
+
+def test_a_template_has_the_slots_of_a_state_and_no_memory() -> None:
+    state, _ = _made(Line(2, width=3), micro_batch=2, global_batch=2)
+    arrays, template = state.arrays(), state.template()
+    assert {name: (one.shape, one.dtype) for name, one in arrays.items()} == {
+        name: (one.shape, one.dtype) for name, one in template.items()
+    }
+    assert all(not any(one.strides) for one in template.values())
+
+
 MIRRORED = """
 import sys
 import numpy as np, tensorflow as tf
@@ -199,22 +291,30 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 import test_step as t
 from trainer import strategy as replicated
-from trainer.settings import TrainingSettings
-from trainer.step import TrainState, make_step
+from trainer.settings import Techniques, TrainingSettings
+from trainer.state import TrainState
+from trainer.step import attempt, make_step
+from trainer.strategy import Replicas
 keys = dict(global_batch=5, clip_norm=1.0, learning_rate=0.01)
 settings = TrainingSettings(**keys)
 found = []
 for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-    with strategy.scope():
-        state = TrainState(t.Line(3, width=4), settings, total_steps=10, policy="float32")
-    step = make_step(state, t._squared, settings=settings, micro_batch=2, strategy=strategy)
+    replicas = Replicas(strategy)
+    with replicas.scope():
+        model = t.Line(3, width=4)
+        state = TrainState(model, settings, total_steps=10, policy="float32")
+    step = make_step(
+        state, t._squared(model), settings=settings, techniques=Techniques(2), replicas=replicas
+    )
     random = np.random.default_rng(0)
     losses = []
     for number, bad in enumerate([False, True, False]):
         x = random.normal(size=(4, 3))
         x[-1, 0] = np.inf if bad else 1.0   # on the second replica alone
-        batch = replicated.share(strategy, t._batch(x, random.normal(size=4), 5))
-        outcome = step(batch, tf.constant(number))
+        batch = replicated.share(replicas, t._batch(x, random.normal(size=4), 5))
+        at = tf.constant(number)
+        # the last one in two halves
+        outcome = attempt(step, batch, at) if number == 2 else step.whole(batch, at)
         losses.append(float(outcome.loss))
     found.append((state.arrays(), losses, int(outcome.skipped_steps)))
 (one, one_losses, one_skips), (two, two_losses, two_skips) = found
@@ -238,3 +338,19 @@ def test_two_replicas_do_the_same_as_one_also_when_one_alone_sees_inf() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.stdout.strip().endswith("equal"), done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("name", "techniques"), [
+    ("shard", Techniques(1, shard="optimizer")), ("offload", Techniques(1, offload="cpu"))
+])  # fmt: skip
+def test_several_devices_in_one_process_neither_cut_nor_move_their_state(
+    name: str, techniques: Techniques
+) -> None:
+    class Two:
+        num_replicas_in_sync = 2
+
+    with pytest.raises(SettingError, match=f"training.{name}: needs one process for each device"):
+        make_step(
+            None, None, settings=TrainingSettings(), techniques=techniques,
+            replicas=Replicas(Two()),
+        )  # fmt: skip
