@@ -157,9 +157,15 @@ class LiveScreen(SilentScreen):
         """Return the block as it is now."""
         from pipeline import live_block
 
-        width = self._live.console.width if self._live else shutil.get_terminal_size().columns
-        told = IN_CLOSING if self._closes else frozenset()
-        return live_block.block(self.progress, width=width, now=time.time(), but=told)
+        width, height = self._live.console.size if self._live else shutil.get_terminal_size()
+        return live_block.block(
+            self.progress,
+            width=width,
+            now=time.time(),
+            # The last time all of it is drawn, and scrolls.
+            height=None if self._closes else height,
+            but=IN_CLOSING if self._closes else frozenset(),
+        )
 
 
 Screen = SilentScreen | PlainScreen | LiveScreen

@@ -222,7 +222,7 @@ def error(result: Mapping[str, Any]) -> str:
     columns = len({one["feature"] for one in stops} - {""})
     found = count(len(stops), "anomaly", "anomalies")
     place = f" in {count(columns, 'column')}" if columns else ""
-    report = f"; the report shows them: {result['report']}" if result.get("report") else ""
+    report = " and in the report" if result.get("report") else ""
     return plain(f"the data gate refused the data: {found}{place}, told above{report}")
 
 
@@ -259,16 +259,28 @@ def _metrics(metrics: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[st
 
 
 def _anomalies(anomalies: Iterable[Mapping[str, Any]]) -> list[str]:
-    lines: list[str] = []
+    """Return what the gate found, the splits of one anomaly together, its remedy once."""
+    same: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for one in anomalies:
-        split = f" in {one['split']}" if one.get("split") else ""
-        rows = f", {count(one['rows'], 'row')}" if one.get("rows") else ""
-        lines.append(f"  {one['severity']:<10} {one['feature']}: {one['kind']}{split}{rows}")
-        lines.append(f"  {'':<10} {one['message']}")
-        if one.get("where"):
-            lines.append(f"  {'':<10} at {', '.join(str(place) for place in one['where'])}")
-        if todo := joined(one.get("what_to_do") or "", _rule(one)):
+        key = (one["severity"], one["feature"], one["kind"], one.get("what_to_do") or "")
+        same.setdefault(key, []).append(one)
+    lines: list[str] = []
+    for found in same.values():
+        lines += [line for one in found for line in _anomaly(one)]
+        if todo := joined(found[0].get("what_to_do") or "", _rule(found[0])):
             lines.append(f"  {'':<10} {todo}")
+    return lines
+
+
+def _anomaly(one: Mapping[str, Any]) -> list[str]:
+    split = f" in {one['split']}" if one.get("split") else ""
+    rows = f", {count(one['rows'], 'row')}" if one.get("rows") else ""
+    lines = [
+        f"  {one['severity']:<10} {one['feature']}: {one['kind']}{split}{rows}",
+        f"  {'':<10} {one['message']}",
+    ]
+    if one.get("where"):
+        lines.append(f"  {'':<10} at {', '.join(str(place) for place in one['where'])}")
     return lines
 
 

@@ -22,29 +22,46 @@ BAR = 24
 LEAST_BAR = 8
 
 
-def block(progress: Progress, *, width: int, now: float, but: frozenset[str]) -> Group:
+def block(
+    progress: Progress,
+    *,
+    width: int,
+    now: float,
+    height: int | None = None,
+    but: frozenset[str] = frozenset(),
+) -> Group:
     """Return the block as it is now.
 
     Args:
         progress: what happened so far.
         width: columns of the terminal.
         now: seconds since the epoch.
+        height: lines that there is room for; the ones about what runs now are kept. None: all.
         but: who gave the warnings that are left out, since they are told elsewhere.
     """
     from rich.console import Group
     from rich.text import Text
 
     shown = [] if progress.start.state == "waiting" else [(START, progress.start)]
-    shown += list(progress.nodes.items())
-    rows = [
-        row for name, line in shown for row in _node(progress, name, line, width=width, now=now)
-    ]
+    rows: list[Text] = []
+    first = 0
+    for name, line in [*shown, *progress.nodes.items()]:
+        first = len(rows) if line.state == "running" else first
+        rows += _node(progress, name, line, width=width, now=now)
     rows += _training(progress, width)
     for who, message in list(progress.warnings):
         if who not in but:
             said = lines.wrapped(f"warning: {message}", width, len("warning: "))
             rows += [Text(one, style="yellow") for one in said]
-    return Group(*rows)
+    return Group(*(rows if height is None else _within(rows, height, first)))
+
+
+def _within(rows: list[Text], height: int, first: int) -> list[Text]:
+    """Return the last rows that fit, but for those after what runs now, which begins at `first`."""
+    if len(rows) <= height:
+        return rows
+    begin = min(len(rows) - height, first)
+    return rows[begin : begin + height]
 
 
 def _node(progress: Progress, name: str, line: NodeLine, *, width: int, now: float) -> list[Text]:

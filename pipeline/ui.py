@@ -57,7 +57,7 @@ def serve(config: Config, port: int, *, say: Callable[[Iterable[str]], Any]) -> 
     Args:
         config: the pipeline.
         port: of 127.0.0.1.
-        say: told the address as soon as it answers.
+        say: told that the server starts, which takes seconds, and the address once it answers.
 
     Raises:
         InputError: there is no store yet, or the port is in use.
@@ -78,6 +78,7 @@ def serve(config: Config, port: int, *, say: Callable[[Iterable[str]], Any]) -> 
         _ended_by_signals(),
         _server(config, port, log) as server,
     ):
+        say(["starting MLflow's server"])
         _wait_for(server, port, log)
         say([f"MLflow is at http://{_HOST}:{port} until Ctrl-C"])
         code = server.wait()

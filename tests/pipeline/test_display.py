@@ -332,8 +332,7 @@ def test_a_refusal_is_told_once_and_the_last_line_sums_it_up(capsys):
     assert out.count("values that the schema has not: ZZ") == 1
     assert '"carrier:UNEXPECTED_VALUES" = "warn" under [validation.rules] lets it pass' in out
     assert err == (
-        "the data gate refused the data: 1 anomaly in 1 column, told above; "
-        "the report shows them: /x/report.html\n"
+        "the data gate refused the data: 1 anomaly in 1 column, told above and in the report\n"
     )
     display.SilentScreen().finish({**RESULT, "status": "rejected", "error": line})
     assert json.loads(capsys.readouterr().out)["error"] == line
@@ -391,7 +390,7 @@ def drawn(progress: Progress, width: int, **more) -> list[str]:
     from rich.console import Console
 
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    block = live_block.block(progress, width=width, now=24.0, but=frozenset(), **more)
+    block = live_block.block(progress, width=width, now=24.0, **more)
     with console.capture() as shown:
         console.print(block)
     return shown.get().splitlines()
@@ -457,3 +456,34 @@ def test_of_short_epochs_one_evaluation_a_second_is_told_and_the_last(capsys):
     said = [line for line in capsys.readouterr().out.splitlines() if "evaluated" in line]
     assert 5 <= len(said) <= 8
     assert "epoch 60, evaluated: loss 0.5" in said[-1]
+
+
+def test_the_splits_of_one_anomaly_stand_together_and_their_remedy_once(capsys):
+    carrier = RESULT["anomalies"][0]
+    other = {**carrier, "feature": "origin", "what_to_do": "correct these rows"}
+    found = [carrier, other, {**carrier, "split": "train", "rows": 1}]
+    display.PlainScreen().finish({**RESULT, "anomalies": found})
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    heads = [line for line in said if line.startswith("stop")]
+    assert heads == [
+        "stop       carrier: UNEXPECTED_VALUES in eval, 212 rows",
+        "stop       carrier: UNEXPECTED_VALUES in train, 1 row",
+        "stop       origin: UNEXPECTED_VALUES in eval, 212 rows",
+    ]
+    assert sum("add them to the schema" in line for line in said) == 1
+
+
+def test_a_low_terminal_shows_what_runs_now():
+    progress = Progress()
+    for event in EVENTS:
+        progress.take(event)
+    for name in ("Evaluator", "Pusher"):
+        progress.take({"event": "node", "time": 0.0, "id": name, "state": "waiting"})
+    whole = drawn(progress, 80)
+    assert drawn(progress, 80, height=len(whole)) == whole
+    low = drawn(progress, 80, height=6)
+    assert len(low) == 6
+    assert any(line.startswith("Trainer") for line in low)
+    assert any("step 1,050 of 2,100" in line for line in low)
+    progress.nodes["Trainer"].state, progress.nodes["ExampleGen"].state = "waiting", "running"
+    assert drawn(progress, 80, height=2)[0].startswith("ExampleGen")

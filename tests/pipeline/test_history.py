@@ -325,6 +325,7 @@ def test_the_ui_is_served_until_ctrl_c_and_leaves_no_process(four_runs):
     command = [sys.executable, "-c", code, str(four_runs.root_folder), str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
+        assert served.stdout.readline() == "starting MLflow's server\n"
         assert f"http://127.0.0.1:{port}" in served.stdout.readline()
         (server,) = Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split()
         assert len(processes_of_session(int(server))) > 1
