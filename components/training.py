@@ -20,7 +20,14 @@ from components import checkpoints, fingerprint
 from components.gate import DataVerdict
 from components.model_columns import write_columns
 from trainer import journal, supervisor
-from trainer.settings import CheckpointSettings, Job, ModelSettings, to_json, training_from_json
+from trainer.settings import (
+    CheckpointSettings,
+    Features,
+    Job,
+    ModelSettings,
+    to_json,
+    training_from_json,
+)
 
 COLUMNS = "columns"
 
