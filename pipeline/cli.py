@@ -18,7 +18,7 @@ import typer
 from pipeline import display
 from trainer.errors import HeadraceError, InputError
 
-EXAMPLES = ("flights", "penguins")
+EXAMPLES = ("flights", "penguins", "stdlib-lm", "stdlib-packages")
 ALL = "all"
 RUN_FIELDS = ("pipeline", "run_id", "seconds", "nodes", "examples", "anomalies", "metrics",
               "baseline", "training", "mlflow", "report", "model")  # fmt: skip
@@ -38,7 +38,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON objec
 
 @app.command()
 def example(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{' or '.join(EXAMPLES)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(EXAMPLES)}.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="The folder; NAME when left out.")] = "",
 ) -> int:
     """Write a folder that is ready to run.
@@ -47,8 +47,9 @@ def example(
     """
     import importlib
 
-    _require(name in EXAMPLES, "no such example", name, f"take {' or '.join(EXAMPLES)}")
-    paths = importlib.import_module(f"pipeline.examples.{name}").write(Path(out or name))
+    _require(name in EXAMPLES, "no such example", name, f"take one of {', '.join(EXAMPLES)}")
+    module = importlib.import_module(f"pipeline.examples.{name.replace('-', '_')}")
+    paths = module.write(Path(out or name))
     display.show([*map(str, paths), "", f"next: headrace run {paths[-1]}"])
     return 0
 
