@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 MASKED_SCORE = -1e30
@@ -15,6 +17,8 @@ def attention(
     *,
     mask: tf.Tensor | None = None,
     causal: bool = False,
+    dropout_rate: float = 0.0,
+    seed: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Return softmax(query key^T) value; needs O(Q * S) memory a head.
 
@@ -25,14 +29,62 @@ def attention(
         mask: bool, broadcast to [B, H, Q, S]; True where a query may see a key. A query that sees
             none gets the mean of all values.
         causal: query i sees keys 0..i only; needs Q = S.
+        dropout_rate: share of the weights of values that is dropped, 0 to below 1.
+        seed: int32 [2], of dropout; None: nothing is dropped.
     Returns: [B, H, Q, E] in query's dtype; softmax statistics are float32.
     Source: Vaswani et al. 2017, arXiv:1706.03762.
     """
-    scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
+    scores = tf.matmul(query, key, transpose_b=True)
+    scores = scores if scores.dtype == tf.float64 else tf.cast(scores, tf.float32)
     if causal:
         length = tf.shape(scores)[-1]
         seen = tf.linalg.band_part(tf.ones([length, length], tf.bool), -1, 0)
         mask = seen if mask is None else tf.logical_and(mask, seen)
     if mask is not None:
-        scores = tf.where(mask, scores, tf.constant(MASKED_SCORE, tf.float32))
-    return tf.matmul(tf.cast(tf.nn.softmax(scores), value.dtype), value)
+        scores = tf.where(mask, scores, tf.constant(MASKED_SCORE, scores.dtype))
+    weights = tf.nn.softmax(scores)
+    if dropout_rate and seed is not None:
+        weights *= drop_scale(tf.shape(weights), seed, rate=dropout_rate, dtype=weights.dtype)
+    return tf.matmul(tf.cast(weights, value.dtype), value)
+
+
+def drop_scale(
+    shape: tf.Tensor, seed: tf.Tensor, *, rate: float, first: Any = 0, dtype: Any = tf.float32
+) -> tf.Tensor:
+    """Return 0 where a weight is dropped and 1 / (1 - rate) elsewhere.
+
+    What is dropped depends on the seed, the head and the pair (query, key) alone, so that a block
+    of queries has the mask that all of them at once would have. A counter through the finaliser
+    of MurmurHash3 (Appleby 2011), which spreads each bit over all others.
+
+    Args:
+        shape: int32 [4]: B, H, queries, keys.
+        seed: int32 [2].
+        rate: 0 to below 1.
+        first: number of the first query.
+        dtype: of the result.
+    """
+    mixed = _spread(tf.bitcast(seed, tf.uint32))
+    heads = tf.range(shape[0] * shape[1])
+    rows = first + tf.range(shape[2])
+    of_head = _spread(tf.cast(heads, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32) + mixed[0])
+    of_row = _spread(
+        tf.cast(rows, tf.uint32)[None] * tf.constant(0x85EBCA6B, tf.uint32)
+        + of_head[:, None] + mixed[1]
+    )  # fmt: skip
+    keys = tf.cast(tf.range(shape[3]), tf.uint32) * tf.constant(0xC2B2AE35, tf.uint32)
+    drawn = _spread(of_row[:, :, None] + keys)
+    is_kept = drawn >= tf.constant(int(rate * 2**32), tf.uint32)
+    return tf.reshape(tf.cast(is_kept, dtype) * tf.cast(1 / (1 - rate), dtype), shape)
+
+
+def _spread(x: tf.Tensor) -> tf.Tensor:
+    """Return 32-bit hashes of 32-bit numbers."""
+
+    def shifted(x: tf.Tensor, places: int) -> tf.Tensor:
+        right = tf.bitwise.right_shift(x, tf.constant(places, tf.uint32))
+        return tf.bitwise.bitwise_xor(x, right)
+
+    x = shifted(x, 16) * tf.constant(0x85EBCA6B, tf.uint32)
+    x = shifted(x, 13) * tf.constant(0xC2B2AE35, tf.uint32)
+    return shifted(x, 16)

@@ -25,14 +25,14 @@ def recompute(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """
 
     def replayed(*arguments: tf.Tensor) -> tf.Tensor:
-        # Seeds and masks have no gradient: bound here, since the tape warns about watching them.
+        # Seeds and masks have no gradient: bound here, since the tape would warn about them.
         is_float = [argument.dtype.is_floating for argument in arguments]
 
         def of_floats(*floats: tf.Tensor) -> tf.Tensor:
             following = iter(floats)
             return function(
                 *(
-                    next(following) if floating else argument
+                    next(following) if floating else _after(argument, floats[0])
                     for floating, argument in zip(is_float, arguments, strict=True)
                 )
             )
@@ -41,3 +41,18 @@ def recompute(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return tf.recompute_grad(of_floats)(*floats)
 
     return replayed
+
+
+def _after(whole: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Return `whole`, an integer tensor, not before `other` is there, and only as a new one.
+
+    `tf.recompute_grad` lets its float arguments wait for the backward pass. What is made of
+    integers alone, such as a dropout mask of its seed, would be the same in both runs: TensorFlow
+    would make it once and keep it.
+    """
+    if not whole.dtype.is_integer or tf.executing_eagerly():
+        return whole
+    some = tf.cast(tf.reduce_max(tf.reshape(other, [-1])[:1]), tf.bool)
+    # Always 0, which the graph optimizer does not see; so also of NaN.
+    zero = tf.where(some == some, 0, 1)
+    return whole + tf.cast(zero, whole.dtype)

@@ -18,6 +18,7 @@ from trainer.settings import (
     LabelFeature,
     ModelSettings,
     NumberFeature,
+    Techniques,
 )
 
 BINARY = LabelFeature("late", "binary", "int", ("no", "yes"), (0.75, 0.25))
@@ -197,10 +198,10 @@ def test_every_row_is_predicted_once_and_in_order(rows: int) -> None:
     model = build(
         ModelSettings(layers=2, width=8, heads=2),
         FEATURES,
+        Techniques(4),
         policy="float32",
-        recompute=False,
         seed=1,
-    )
+    ).model
     split = SplitOfRows(rows)
     run = predictor(model, FEATURES)
     found = predict(model, split, FEATURES, batch=4, run=run)
@@ -216,10 +217,10 @@ def test_no_rows_give_no_predictions() -> None:
     model = build(
         ModelSettings(layers=1, width=8, heads=2),
         FEATURES,
+        Techniques(4),
         policy="float32",
-        recompute=False,
         seed=1,
-    )
+    ).model
     assert predict(model, SplitOfRows(0), FEATURES, batch=4).shape == (0, 1)
 
 

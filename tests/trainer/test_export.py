@@ -22,6 +22,7 @@ from trainer.settings import (
     LabelFeature,
     ModelSettings,
     NumberFeature,
+    Techniques,
 )
 
 TINY = ModelSettings(layers=2, width=8, heads=2)
@@ -140,7 +141,7 @@ class Rows:
 
 
 def model_of(features: Features, policy: str = "float32"):
-    return build(TINY, features, policy=policy, recompute=True, seed=3)
+    return build(TINY, features, Techniques(4, recompute=2), policy=policy, seed=3).model
 
 
 def probabilities_of(predictions: np.ndarray) -> np.ndarray:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
+from typing import Literal
 
 import keras
 import tensorflow as tf
 
-from trainer.attention import attention
+from trainer.attention import attention as plain
+from trainer.chunked_attention import chunked_attention as chunked
 from trainer.settings import ModelSettings
 
 LAYER_NORM_EPSILON = 1e-5
+
+ATTENTIONS = {"plain": plain, "chunked": chunked}
 
 
 def weight_seed(seed: int, name: str) -> int:
@@ -21,6 +26,11 @@ def weight_seed(seed: int, name: str) -> int:
 def uniform(seed: int, name: str, *, bound: float) -> keras.initializers.Initializer:
     """Return an initialiser: uniform in -bound..bound, decided by `seed` and `name`."""
     return keras.initializers.RandomUniform(-bound, bound, seed=weight_seed(seed, name))
+
+
+def normal(seed: int, name: str, *, deviation: float) -> keras.initializers.Initializer:
+    """Return an initialiser: normal around 0, decided by `seed` and `name`."""
+    return keras.initializers.RandomNormal(stddev=deviation, seed=weight_seed(seed, name))
 
 
 def dropout(x: tf.Tensor, seed: tf.Tensor, *, rate: float) -> tf.Tensor:
@@ -68,19 +78,21 @@ class Dense(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Map [..., size_in] to [..., size_out], in x's dtype."""
-        return self.part(x, 0, self.kernel.shape[1])
+        return _affine(x, self.kernel.value, self.bias.value)
 
     def part(self, x: tf.Tensor, start: int, stop: int) -> tf.Tensor:
         """Map [..., size_in] to columns start..stop of the output only."""
-        kernel = tf.cast(self.kernel.value[:, start:stop], x.dtype)
-        bias = tf.cast(self.bias.value[start:stop], x.dtype)
-        # One plain matmul: a batched one against a shared kernel is several times slower on CPUs.
-        flat = tf.matmul(tf.reshape(x, [-1, self.kernel.shape[0]]), kernel) + bias
-        return (
-            tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [stop - start]], 0))
-            if (x.shape.rank != 2)
-            else flat
-        )
+        return _affine(x, self.kernel.value[:, start:stop], self.bias.value[start:stop])
+
+
+def _affine(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Return x kernel + bias in x's dtype."""
+    kernel, bias = tf.cast(kernel, x.dtype), tf.cast(bias, x.dtype)
+    # One plain matmul: a batched one against a shared kernel is several times slower on CPUs.
+    flat = tf.nn.bias_add(tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel), bias)
+    if x.shape.rank == 2:
+        return flat
+    return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0))
 
 
 class LayerNorm(keras.layers.Layer):
@@ -109,21 +121,53 @@ class LayerNorm(keras.layers.Layer):
         return tf.cast(unit * self.scale.value + self.offset.value, x.dtype)
 
 
-class Block(keras.layers.Layer):
-    """A pre-norm Transformer block: attention and a gated feed-forward, each added to its input.
+def gated(x: tf.Tensor) -> tf.Tensor:
+    """Return relu of the first half of the last axis, times the second half (ReGLU)."""
+    gate, value = tf.split(x, 2, axis=-1)
+    return tf.nn.relu(gate) * value
 
-    The feed-forward is ReGLU, relu(x A) * (x B) C (Shazeer 2020, arXiv:2002.05202), 4/3 as wide as
-    the tokens, as in Gorishniy et al. 2021 (arXiv:2106.11959). Dropout is on what either half adds.
+
+def squared(x: tf.Tensor) -> tf.Tensor:
+    """Return relu(x)^2."""
+    return tf.square(tf.nn.relu(x))
+
+
+Feed = Literal["gated", "squared"]
+
+FEEDS = {
+    "gated": lambda width: (gated, 2 * -(-4 * width // 3), -(-4 * width // 3)),
+    "squared": lambda width: (squared, 4 * width, 4 * width),
+}
+"""What a block does to a token alone: the activation, and the numbers before and after it.
+
+``gated``: relu(x A) * (x B) C (Shazeer 2020, arXiv:2002.05202), 4/3 as wide as the token, as in
+Gorishniy et al. 2021 (arXiv:2106.11959). ``squared``: relu(x A)^2 C, four times as wide (So et al.
+2021, arXiv:2109.08668), for models of text.
+"""
+
+
+class Block(keras.layers.Layer):
+    """A pre-norm Transformer block: attention and a feed-forward, each added to its input.
+
+    The feed-forward is one of `FEEDS`. Dropout is on what either half adds.
     """
 
     def __init__(
-        self, settings: ModelSettings, *, name: str, seed: int, dtype: keras.DTypePolicy
+        self,
+        settings: ModelSettings,
+        *,
+        name: str,
+        seed: int,
+        dtype: keras.DTypePolicy,
+        feed: Feed = "gated",
+        attention: Literal["plain", "chunked"] = "plain",
+        causal: bool = False,
     ) -> None:
         super().__init__(name=name, dtype=dtype, autocast=False)
         width = settings.width
         self.heads, self.width, self.rate = settings.heads, width, settings.dropout
         self.depth = width // settings.heads
-        self.hidden = -(-4 * width // 3)
+        self.attend = partial(ATTENTIONS[attention], causal=causal)
         self.attention_norm = LayerNorm(width, name=f"{name}/attention_norm", dtype=dtype)
         self.query_key_value = Dense(
             width, 3 * width, name=f"{name}/query_key_value", seed=seed, dtype=dtype
@@ -132,14 +176,16 @@ class Block(keras.layers.Layer):
             width, width, name=f"{name}/attention_out", seed=seed, dtype=dtype
         )
         self.feed_norm = LayerNorm(width, name=f"{name}/feed_norm", dtype=dtype)
-        self.feed_in = Dense(width, 2 * self.hidden, name=f"{name}/feed_in", seed=seed, dtype=dtype)
-        self.feed_out = Dense(self.hidden, width, name=f"{name}/feed_out", seed=seed, dtype=dtype)
+        self.activate, wide, narrow = FEEDS[feed](width)
+        self.feed_in = Dense(width, wide, name=f"{name}/feed_in", seed=seed, dtype=dtype)
+        self.feed_out = Dense(narrow, width, name=f"{name}/feed_out", seed=seed, dtype=dtype)
         self.built = True
 
     def call(
         self,
         tokens: tf.Tensor,
         seed: tf.Tensor | None = None,
+        lengths: tf.Tensor | None = None,
         training: bool = False,
         first_only: bool = False,
     ) -> tf.Tensor:
@@ -148,25 +194,31 @@ class Block(keras.layers.Layer):
         Args:
             tokens: [B, S, W], compute dtype.
             seed: int32 [2], of this block's dropout; not read where nothing is dropped.
+            lengths: int32 [B], how many of the tokens may be seen; None: all.
             training: whether dropout is on.
-            first_only: compute the first token's result alone, the same numbers for less work.
+            first_only: compute the first token's result alone, the same numbers for less work; not
+                where attention is causal.
         Returns: [B, S, W], or [B, 1, W] for `first_only`.
         """
         asking = tokens[:, :1] if first_only else tokens
         attend = self._attend_first if first_only else self._attend
-        attended = attend(self.attention_norm(tokens))
+        mask = None
+        if lengths is not None:
+            mask = tf.sequence_mask(lengths, tokens.shape[1])[:, None, None]
+        attended = attend(self.attention_norm(tokens), mask)
         tokens = asking + self._drop(attended, seed, training=training, place=0)
-        fed = self._feed(self.feed_norm(tokens))
+        fed = self.feed_out(self.activate(self.feed_in(self.feed_norm(tokens))))
         return tokens + self._drop(fed, seed, training=training, place=1)
 
-    def _attend(self, x: tf.Tensor) -> tf.Tensor:
+    def _attend(self, x: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         """Return what attention adds to each token of x, [B, S, W]."""
         query, key, value = self._split(self.query_key_value(x))
-        mixed = attention(query * tf.cast(self.depth**-0.5, query.dtype), key, value)
+        query *= tf.cast(self.depth**-0.5, query.dtype)
+        mixed = self.attend(query, key, value, mask=mask)
         merged = tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [-1, x.shape[1], self.width])
         return self.attention_out(merged)
 
-    def _attend_first(self, x: tf.Tensor) -> tf.Tensor:
+    def _attend_first(self, x: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         """Return what attention adds to the first token of x alone, [B, 1, W].
 
         For one query a head it is cheaper to carry the query through the keys' map than every
@@ -179,7 +231,7 @@ class Block(keras.layers.Layer):
         query = tf.reshape(query * tf.cast(self.depth**-0.5, x.dtype), [-1, self.heads, self.depth])
         to_keys, to_values = (self._by_head(place, x.dtype) for place in (1, 2))
         asked = _map_heads(query, tf.transpose(to_keys, [0, 2, 1]))
-        mixed = attention(asked[:, None], x[:, None], x[:, None])[:, 0]
+        mixed = plain(asked[:, None], x[:, None], x[:, None], mask=mask)[:, 0]
         merged = tf.reshape(_map_heads(mixed, to_values), [-1, 1, self.width])
         bias = self.query_key_value.bias.value[2 * self.width :]
         return self.attention_out(merged + tf.cast(bias, x.dtype))
@@ -194,10 +246,6 @@ class Block(keras.layers.Layer):
         """Split [B, S, 3 W] into query, key and value, each [B, H, S, D]."""
         apart = tf.reshape(x, [-1, x.shape[1], 3, self.heads, self.depth])
         return tf.unstack(tf.transpose(apart, [2, 0, 3, 1, 4]))
-
-    def _feed(self, x: tf.Tensor) -> tf.Tensor:
-        gate, value = tf.split(self.feed_in(x), 2, axis=-1)
-        return self.feed_out(tf.nn.relu(gate) * value)
 
     def _drop(
         self, x: tf.Tensor, seed: tf.Tensor | None, *, training: bool, place: int

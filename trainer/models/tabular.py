@@ -6,17 +6,28 @@ piecewise-linear encodings (Gorishniy et al. 2022, arXiv:2203.05556).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.losses import prior_logits
-from trainer.models.blocks import Block, LayerNorm, fold_in, uniform, weight_seed
+from trainer.losses import example_losses, prior_logits
+from trainer.models.blocks import Block, LayerNorm, fold_in, normal, uniform
+from trainer.models.built import Batch, Built, Seed
+from trainer.models.running import Blocks
 from trainer.precision import policy as policy_of
-from trainer.recompute import recompute as recomputed
-from trainer.settings import CategoryFeature, Features, ModelSettings, NumberFeature
+from trainer.settings import (
+    CategoryFeature,
+    Features,
+    LabelFeature,
+    ModelSettings,
+    NumberFeature,
+    Techniques,
+)
+from trainer.shard import Parameters
 from trainer.transform import FIRST_KNOWN_ID, encode_numbers, encoded_size
 
 HEAD_DEVIATION = 0.02
@@ -24,8 +35,14 @@ HEAD_DEVIATION = 0.02
 
 
 def build(
-    settings: ModelSettings, features: Features, *, policy: str, recompute: bool, seed: int
-) -> keras.Model:
+    settings: ModelSettings,
+    features: Features,
+    techniques: Techniques,
+    *,
+    policy: str,
+    seed: int,
+    parameters: Parameters | None = None,
+) -> Built:
     """Return the model; its weights depend on `seed` alone (and on the shapes).
 
     But for the head's bias: it says how often each class is in the train split, so that the first
@@ -34,14 +51,49 @@ def build(
     Args:
         settings: layers, width, heads, dropout.
         features: the columns, in the order of the inputs, and the label with its shares.
+        techniques: recompute and attention.
         policy: float32, mixed_float16 or mixed_bfloat16.
-        recompute: whether each block's activations are recomputed in the backward pass.
         seed: of the weights at the start.
+        parameters: where the weights are when no worker holds all of them; None: each holds all.
     Raises: SettingError when there is no such policy.
     """
-    return TabularTransformer(
-        settings, features, dtype=policy_of(policy), recompute=recompute, seed=seed
+    blocks, dtype = Blocks(techniques.recompute, parameters), policy_of(policy)
+    model = blocks.build(
+        lambda: TabularTransformer(
+            settings,
+            features,
+            dtype=dtype,
+            seed=seed,
+            blocks=blocks,
+            attention=techniques.attention,
+        )
     )
+    return Built(
+        model=model,
+        sums=label_sums(model, features.label),
+        predict=partial(model, training=False),
+        blocks=settings.layers,
+        tokens=1 + len(features.numbers) + len(features.categories),
+        width=settings.width,
+    )
+
+
+def label_sums(
+    logits: Callable[..., tf.Tensor], label: LabelFeature
+) -> Callable[[Batch, Seed, bool], tuple[tf.Tensor, tf.Tensor]]:
+    """Return `Built.sums` of a model with one label an example.
+
+    Args:
+        logits: of a batch, with `seed` and `training` by name; [B, C].
+        label: its task.
+    """
+
+    def sums(batch: Batch, seed: Seed, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        found = logits(batch, seed=seed, training=training)
+        losses = example_losses(found, batch["label"], label_feature=label)
+        return tf.reduce_sum(losses * batch["weight"]), tf.reduce_sum(batch["weight"])
+
+    return sums
 
 
 class TabularTransformer(keras.Model):
@@ -53,12 +105,13 @@ class TabularTransformer(keras.Model):
         features: Features,
         *,
         dtype: keras.DTypePolicy,
-        recompute: bool,
         seed: int,
+        blocks: Blocks,
+        attention: Literal["plain", "chunked"],
     ) -> None:
         # Keras would cast float64 inputs to the compute dtype: numbers would pass through float16.
         super().__init__(name="tabular", dtype=dtype, autocast=False)
-        self.dropout_rate, self.recompute = settings.dropout, recompute
+        self.dropout_rate, self.run = settings.dropout, blocks
         self.embeddings = [
             kind(columns, settings.width, seed=seed, dtype=dtype)
             for kind, columns in (
@@ -67,14 +120,9 @@ class TabularTransformer(keras.Model):
             )
             if columns
         ]
-        self.asking = self.add_weight(
-            shape=(settings.width,),
-            initializer=uniform(seed, "asking", bound=settings.width**-0.5),
-            name="asking",
-            autocast=False,
-        )
+        self.asking = Asking(settings.width, seed=seed, dtype=dtype)
         self.blocks = [
-            Block(settings, name=f"block_{layer}", seed=seed, dtype=dtype)
+            Block(settings, name=f"block_{layer}", seed=seed, dtype=dtype, attention=attention)
             for layer in range(settings.layers)
         ]
         self.head = Head(settings.width, prior_logits(features.label), seed=seed, dtype=dtype)
@@ -82,7 +130,7 @@ class TabularTransformer(keras.Model):
 
     def call(
         self,
-        inputs: dict[str, tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
         seed: tf.Tensor | None = None,
         training: bool = False,
     ) -> tf.Tensor:
@@ -101,26 +149,42 @@ class TabularTransformer(keras.Model):
         drops = training and self.dropout_rate > 0
         if drops and seed is None:
             raise ValueError("seed: training with dropout needs one, int32 [2]")
-        tokens = self._tokens(inputs)
+        columns = [self.run.once(one, *(inputs[name] for name in one.reads))
+                   for one in self.embeddings]  # fmt: skip
+        tokens = self.run.once(self.asking, tf.concat(columns, axis=1))
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
             # Only the asking token reaches the head, so the last block computes no other.
-            run = _runner(block, training=training, first_only=layer == last)
-            if self.recompute and training:
-                run = recomputed(run)
-            tokens = run(tokens, fold_in(seed, layer)) if drops else run(tokens)
-        return self.head(tokens[:, 0])
+            seeds = [fold_in(seed, layer)] if drops else []
+            tokens = self.run.run(
+                layer, block, tokens, *seeds, training=training, first_only=layer == last
+            )
+        return self.run.once(self.head, tokens[:, 0])
 
-    def _tokens(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return [B, 1 + n + m, W] in the compute dtype, the asking token first."""
-        columns = [embedding(inputs) for embedding in self.embeddings]
-        asking = tf.cast(self.asking.value, self.compute_dtype)
-        rows = tf.shape(inputs["number_values"])[0]
-        return tf.concat([tf.tile(asking[None, None], [rows, 1, 1]), *columns], axis=1)
+
+class Asking(keras.layers.Layer):
+    """Puts a learned token before all others: what the head reads is its."""
+
+    def __init__(self, width: int, *, seed: int, dtype: keras.DTypePolicy) -> None:
+        super().__init__(name="asking", dtype=dtype, autocast=False)
+        self.token = self.add_weight(
+            shape=(width,),
+            initializer=uniform(seed, "asking", bound=width**-0.5),
+            name="asking",
+            autocast=False,
+        )
+        self.built = True
+
+    def call(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Map [B, S, W] to [B, 1 + S, W]."""
+        asking = tf.cast(self.token.value, tokens.dtype)[None, None]
+        return tf.concat([tf.tile(asking, [tf.shape(tokens)[0], 1, 1]), tokens], axis=1)
 
 
 class NumberTokens(keras.layers.Layer):
     """A token a number: its piecewise-linear encoding through a linear map of its own."""
+
+    reads = ("number_values", "number_present")
 
     def __init__(
         self,
@@ -148,9 +212,9 @@ class NumberTokens(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return [B, n, W] in the compute dtype."""
-        encoded = encode_numbers(self.numbers, inputs["number_values"], inputs["number_present"])
+    def call(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
+        """Map float64 [B, n] and bool [B, n] to [B, n, W] in the compute dtype."""
+        encoded = encode_numbers(self.numbers, values, present)
         kernel = tf.cast(self.kernel.value, self.compute_dtype)
         tokens = tf.einsum("bnk,nkw->bnw", tf.cast(encoded, self.compute_dtype), kernel)
         bias = tf.cast(self.bias.value, self.compute_dtype)
@@ -158,7 +222,9 @@ class NumberTokens(keras.layers.Layer):
 
 
 class CategoryTokens(keras.layers.Layer):
-    """A token a text column: one table for all of them, each column with its own range of rows."""
+    """A token a category: one table for all of them, each column with its own range of rows."""
+
+    reads = ("category_ids",)
 
     def __init__(
         self,
@@ -179,9 +245,9 @@ class CategoryTokens(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return [B, m, W] in the compute dtype."""
-        rows = tf.gather(self.table.value, inputs["category_ids"] + self.starts)
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        """Map int32 [B, m] to [B, m, W] in the compute dtype."""
+        rows = tf.gather(self.table.value, ids + self.starts)
         return tf.cast(rows, self.compute_dtype)
 
 
@@ -196,11 +262,11 @@ class Head(keras.layers.Layer):
     ) -> None:
         super().__init__(name="head", dtype=dtype, autocast=False)
         self.norm = LayerNorm(width, name="head_norm", dtype=dtype)
-        start = keras.initializers.RandomNormal(
-            stddev=HEAD_DEVIATION, seed=weight_seed(seed, "head")
-        )
         self.kernel = self.add_weight(
-            shape=(width, len(prior)), initializer=start, name="kernel", autocast=False
+            shape=(width, len(prior)),
+            initializer=normal(seed, "head", deviation=HEAD_DEVIATION),
+            name="kernel",
+            autocast=False,
         )
         self.bias = self.add_weight(
             shape=prior.shape,
@@ -214,12 +280,3 @@ class Head(keras.layers.Layer):
         """Map [B, W] to logits, float32 [B, C]."""
         known = tf.nn.relu(self.norm(tf.cast(token, tf.float32)))
         return tf.matmul(known, self.kernel.value) + self.bias.value
-
-
-def _runner(block: Block, *, training: bool, first_only: bool):
-    """Return the block as a function of tensors alone, which is what recomputation can replay."""
-
-    def run(tokens: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        return block(tokens, seed=seed, training=training, first_only=first_only)
-
-    return run

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.losses import example_losses
-from trainer.models.tabular import build
+from trainer.models import tabular
 from trainer.precision import POLICIES
 from trainer.settings import (
     CategoryFeature,
@@ -15,6 +15,7 @@ from trainer.settings import (
     LabelFeature,
     ModelSettings,
     NumberFeature,
+    Techniques,
 )
 
 TINY = ModelSettings(layers=2, width=8, heads=2)
@@ -36,6 +37,11 @@ COLUMNS = {
     "one number": Features(NUMBERS[:1], (), REGRESSION),
     "one text": Features((), CATEGORIES[1:], BINARY),
 }
+
+
+def build(settings: ModelSettings, features: Features, *, policy: str, recompute: bool, seed: int):
+    techniques = Techniques(1, recompute=settings.layers if recompute else 0)
+    return tabular.build(settings, features, techniques, policy=policy, seed=seed).model
 
 
 def inputs_of(features: Features, rows: int = 6, largest: float = 6.0) -> dict[str, tf.Tensor]:
