@@ -65,7 +65,7 @@ def explained(text: str) -> str:
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
-    """Write files into a folder, each whole or not at all.
+    """Write files into a folder, or folders of it, each whole or not at all.
 
     Returns: their paths.
 
@@ -80,6 +80,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, files.values(), strict=True):
             if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
                 _write_whole(path, content)
     except OSError as error:
         raise InputError(
