@@ -90,6 +90,35 @@ def run(
 
 
 @app.command()
+def plan(
+    config: Config = "pipeline.toml",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Such as 8GiB; the configuration's when left out.")
+    ] = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Predict the peak memory of training, and name the cheapest settings that fit.
+
+    The data is read and checked as by run, or taken from its cache; no step is trained.
+    """
+    limit = [f"training.memory_limit={memory}"] if memory else []
+    loaded = _load(config, [*(set_ or []), *limit])
+    from pipeline import plan as planning
+
+    with display.screen(as_json=as_json) as screen:
+        result = planning.plan(loaded, on_event=screen.on_event)
+    code = int(result.pop("exit_code"))
+    display.show_result(result, planning.lines_of(result), as_json=as_json)
+    if result["error"] and not as_json:
+        display.show_error(result["error"])
+    return code
+
+
+@app.command()
 def report(
     config: Config = "pipeline.toml",
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,

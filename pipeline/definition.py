@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +207,24 @@ NODES: tuple[Node, ...] = (
         inputs={"model": "Trainer.model", "blessing": "Evaluator.blessing"},
     ),
 )
+
+TRAINER = next(node for node in NODES if node.id == "Trainer")
+
+
+def _memory_planner(config: PipelineConfig, files: list[str]) -> Settings:
+    return {**TRAINER.settings(config, files), "purpose": "plan"}
+
+
+PLAN_NODES: tuple[Node, ...] = (
+    *NODES[: NODES.index(TRAINER)],
+    replace(
+        TRAINER,
+        id="MemoryPlanner",
+        module="components.planning",
+        settings=_memory_planner,
+    ),
+)
+"""What `headrace plan` runs: the data's nodes, and in the Trainer's place who says what it needs."""
 
 IRRELEVANT = ("training.max_restarts",)
 """Keys of a section above that change no result."""

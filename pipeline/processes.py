@@ -74,7 +74,8 @@ class Run:
 
 def start(one: Run) -> None:
     """Start training's process, so that it imports while data are read, and the nodes' own."""
-    if not one.decisions["Trainer"].cached:
+    trains = one.decisions.get("Trainer") or one.decisions["MemoryPlanner"]
+    if not trains.cached:
         one.children["training"] = supervisor.start(one.folder / "training")
     with open(one.folder / "pipeline.log", "ab") as log:
         one.children["nodes"] = subprocess.Popen(
@@ -177,7 +178,8 @@ def wait_for_tracking(one: Run, seconds: float) -> None:
 def start_tracking(one: Run) -> None:
     """Start the tracking process, once."""
     tracked = ("Trainer", "Evaluator")
-    if "tracking" in one.children or all(one.decisions[name].cached for name in tracked):
+    is_new = any(name in one.decisions and not one.decisions[name].cached for name in tracked)
+    if "tracking" in one.children or not is_new:
         return
     spec = one.folder / "tracking.json"
     write_whole(spec, json.dumps(_tracking_spec(one), indent=1))

@@ -59,7 +59,7 @@ def close(one: Run, code: int, *, started: float) -> dict[str, Any]:
         **results.gather(outputs, one.told),
         "mlflow": None,
         "report": None,
-        "error": _error_line(one, code),
+        "error": error_line(one, code),
     }
     result["report"] = _write_report(one, outputs, result, started=started)
     _write_memory_plan(one)
@@ -121,7 +121,8 @@ def _node_states(one: Run, why_not_pushed: str) -> list[dict[str, Any]]:
     return said
 
 
-def _error_line(one: Run, code: int) -> str | None:
+def error_line(one: Run, code: int) -> str | None:
+    """Return why a run ended as it did; None when nothing went wrong."""
     if not code:
         return None
     told = [event for event in one.told if event["event"] == "error"]

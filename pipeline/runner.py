@@ -12,19 +12,29 @@ import fcntl
 import json
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from components import fingerprint, readers
 from pipeline import cache, definition, lines, processes, run_end
 from pipeline.config import PipelineConfig
+from pipeline.definition import Node
 from pipeline.processes import OnEvent, Run
 from trainer.errors import InputError
 
+Close = Callable[..., dict[str, Any]]
+"""Takes the run, its exit code and when it began; returns the result, with ``exit_code``."""
+
 
 def run(
-    config: PipelineConfig, *, no_cache: frozenset[str] = frozenset(), on_event: OnEvent
+    config: PipelineConfig,
+    *,
+    no_cache: frozenset[str] = frozenset(),
+    on_event: OnEvent,
+    nodes: Sequence[Node] = definition.NODES,
+    close: Close = run_end.close,
+    kind: str = "",
 ) -> dict[str, Any]:
     """Run the pipeline on this machine.
 
@@ -32,6 +42,9 @@ def run(
         config: the configuration.
         no_cache: nodes that run even when nothing changed.
         on_event: told of every event of the journal, in order.
+        nodes: which nodes, each after those that it reads from.
+        close: makes the result of what they did.
+        kind: what the number of such a run begins with.
 
     Returns:
         The contract's JSON object, and ``exit_code``.
@@ -45,17 +58,17 @@ def run(
     _make_folder(config.folder)
     with _alone(config.folder, on_event):
         records = cache.Records(config.folder / "metadata.sqlite")
-        decisions = _decide(config, files, records=records, no_cache=no_cache)
+        decisions = _decide(config, files, nodes, records=records, no_cache=no_cache)
         earlier = _earlier_result(config, records, decisions)
         if earlier is not None:
             return _nothing_to_do(earlier, decisions, seconds=time.monotonic() - started)
         if not decisions["ExampleGen"].cached:
             _refuse_early(config)
-        number, folder = _new_run(config.folder / "logs")
+        number, folder = _new_run(config.folder / "logs", kind)
         one = Run(number, folder, config, decisions, on_event)
         for skipped in found.skipped:
             one.tell("warning", id="ExampleGen", message=f"not read: {skipped}")
-        return _run_processes(one, files, started=started)
+        return _run_processes(one, files, nodes, started=started, close=close)
 
 
 def _refuse_early(config: PipelineConfig) -> None:
@@ -99,11 +112,11 @@ def _alone(folder: Path, on_event: OnEvent) -> Generator[None, None, None]:
         yield
 
 
-def _new_run(logs: Path) -> tuple[str, Path]:
+def _new_run(logs: Path, kind: str) -> tuple[str, Path]:
     """Make the next run's folder."""
     logs.mkdir(parents=True, exist_ok=True)
-    numbers = [int(path.name) for path in logs.iterdir() if path.name.isdigit()]
-    number = str(max(numbers, default=0) + 1)
+    names = [path.name.removeprefix(kind) for path in logs.iterdir() if path.name.startswith(kind)]
+    number = kind + str(max((int(one) for one in names if one.isdigit()), default=0) + 1)
     folder = logs / number
     folder.mkdir()
     return number, folder
@@ -112,14 +125,15 @@ def _new_run(logs: Path) -> tuple[str, Path]:
 def _decide(
     config: PipelineConfig,
     files: list[str],
+    nodes: Sequence[Node],
     *,
     records: cache.Records,
     no_cache: frozenset[str],
 ) -> dict[str, cache.Decision]:
     digests = fingerprint.data_digests(files)
     flat = config.flat()
-    parts = {node.id: definition.own_part(node, config, digests, flat) for node in definition.NODES}
-    upstream = {node.id: node.upstream for node in definition.NODES}
+    parts = {node.id: definition.own_part(node, config, digests, flat) for node in nodes}
+    upstream = {node.id: node.upstream for node in nodes}
     return cache.decide(records, parts, upstream, forced=no_cache)
 
 
@@ -157,8 +171,10 @@ def _nothing_to_do(
     return {**earlier, "seconds": round(seconds, 2), "nodes": nodes, "exit_code": 0}
 
 
-def _run_processes(one: Run, files: list[str], *, started: float) -> dict[str, Any]:
-    _write_plan(one, files)
+def _run_processes(
+    one: Run, files: list[str], nodes: Sequence[Node], *, started: float, close: Close
+) -> dict[str, Any]:
+    _write_plan(one, files, nodes)
     one.tell(
         "run_started",
         run=one.number,
@@ -175,10 +191,10 @@ def _run_processes(one: Run, files: list[str], *, started: float) -> dict[str, A
             run_end.end_nodes(one, code)
         finally:
             processes.stop_children(one)
-        return run_end.close(one, code, started=started)
+        return close(one, code, started=started)
 
 
-def _write_plan(one: Run, files: list[str]) -> None:
+def _write_plan(one: Run, files: list[str], nodes: Sequence[Node]) -> None:
     """Write what the pipeline process does, for it and for a person who looks later."""
     plan = {
         "name": one.config.name,
@@ -194,7 +210,7 @@ def _write_plan(one: Run, files: list[str]) -> None:
                 "fingerprint": one.decisions[node.id].fingerprint,
                 "cached": one.decisions[node.id].cached,
             }
-            for node in definition.NODES
+            for node in nodes
         ],
     }
     (one.folder / "run.json").write_text(json.dumps(plan, indent=1))
