@@ -30,8 +30,11 @@ NOT_YET = (
 )
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 
-VALUES_NOT_YET = {("data", "task"): "image", ("model", "kind"): "image"}
-"""Values of the contract that nothing reads yet."""
+VALUES_NOT_YET = {
+    ("data", "task"): ("image", 'take "auto"'),
+    ("model", "kind"): ("image", 'take "tabular", "text" or "causal-lm"'),
+}
+"""Values of the contract that nothing reads yet, and what would be right."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +223,10 @@ def _hint(at: Key, value: Any, known: Mapping[str, Declared]) -> str:
 
 def _not_yet(at: Key, tables: Mapping[str, Any]) -> tuple[Key, SettingError] | None:
     """Return the key, at or below this one, that holds what nothing reads yet; None: none does."""
-    for name, later in VALUES_NOT_YET.items():
+    for name, (later, right) in VALUES_NOT_YET.items():
         if name[: len(at)] == at and _value(tables, name) == later:
             return name, SettingError(
-                "is not available in this version",
-                holds=toml_text(later),
-                right="the README lists those that are",
+                "is not available in this version", holds=toml_text(later), right=right
             )
     return None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipeline.config import PipelineConfig
 
 LANGUAGE = "causal-lm"
+SHAPE = ("model.layers", "model.width", "model.heads", "model.dropout")
 OF_TOKENS = ("data.text", "model.sequence", "model.vocabulary", "model.vocabulary_size")
 
 
@@ -51,7 +52,7 @@ def _asked_for(config: PipelineConfig) -> Iterator[tuple[str, SettingError]]:
     """Yield a label that is missing, and a task that is another kind's."""
     kind, task = config.model.kind, config.data.task
     if kind != LANGUAGE and not config.data.label:
-        yield _must(config, "data.label", "must be set", right="name the column to predict")
+        yield _must(config, "data.label", "must be set", right="it is the column to predict")
     if kind == LANGUAGE and task not in {"auto", LANGUAGE}:
         what = 'must be "causal-lm" or "auto" where model.kind is "causal-lm"'
         yield _must(config, "data.task", what, holds=task)
@@ -82,5 +83,5 @@ def _not_read(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
         other = ', or set model.kind to "causal-lm"'
         yield "training.token_loss", "no other model than a language model has such a loss", other
     if kind not in MODEL_KINDS:
-        why = f"how {kind} attends is its own affair"
-        yield "training.attention", why, ", or take a model.kind of this house"
+        for name in ("training.attention", *SHAPE):
+            yield name, f"{kind} decides it by itself", ", or take a model.kind of this house"

@@ -136,7 +136,7 @@ def _data(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
 def _kind(config: PipelineConfig, kinds: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what the kind of model cannot read of these columns, or leaves out."""
     from components import documents, text_choice, text_features
-    from pipeline import definition
+    from pipeline import definition, model_keys
 
     kind, choice = config.model.kind, definition.choice(config)
     if kind == "tabular" and set(kinds) == set(documents.COLUMNS):
@@ -150,6 +150,10 @@ def _kind(config: PipelineConfig, kinds: Mapping[str, Any]) -> Iterator[Finding]
     except InputError as error:
         yield _refused(config, error)
         return
+    for name in () if text else model_keys.OF_TOKENS[1:]:
+        if name in config.set_keys:
+            message = "is not read: the model reads no text column; leave it out, or set data.text"
+            yield Finding("error", config.where(name), message)
     if others := text_choice.not_read(kinds, choice, text):
         yield Finding(
             "warning", config.where("model.kind"), text_features.not_read(choice, text, others)

@@ -79,6 +79,9 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
 
     from trainer import export, forecast, loop
 
+    if job.folder:
+        # First, as Python itself has the folder of a script.
+        sys.path.insert(0, job.folder)
     if job.purpose == "plan":
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
     trained = loop.train(job, stop=stop)

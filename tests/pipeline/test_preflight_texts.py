@@ -71,5 +71,15 @@ def test_a_model_of_one_s_own_must_be_there(table: Path) -> None:
     text = TEXT.replace('"text"', '"mine:build"') + "global_batch = 8"
     said = [one for one in found(table, text) if one.startswith("error")]
     assert said[0].startswith("error model.kind: there is no module mine in ")
-    (table / "mine.py").write_text("def build(settings, features):\n    pass\n")
+    (table / "mine.py").write_text("def build(features, label):\n    pass\n")
     assert not [one for one in found(table, text) if one.startswith("error")]
+
+
+def test_keys_of_tokens_are_refused_where_one_s_own_model_reads_no_text(table: Path) -> None:
+    (table / "mine.py").write_text("def build(features, label):\n    pass\n")
+    text = TEXT.replace('"text"', '"mine:build"\nsequence = 8') + "global_batch = 8"
+    assert "error model.sequence: is not read: the model reads no text column" in "\n".join(
+        found(table, text)
+    )
+    with_text = text.replace("label", 'text = "body"\nlabel')
+    assert not [one for one in found(table, with_text) if one.startswith("error")]
