@@ -130,8 +130,8 @@ class Candidates:
 
     def _make(self, techniques: Techniques, replicas: Replicas) -> Candidate:
         parameters = None
-        if techniques.shard == "parameters":
-            parameters = Parameters(Sharding("parameters", Channel(replicas.workers)))
+        if techniques.shard in {"gradients", "parameters"}:
+            parameters = Parameters(Sharding(techniques.shard, Channel(replicas.workers)))
         built = self._build(techniques, parameters)
         state = TrainState(
             built.model,

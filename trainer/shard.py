@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Literal
 
 import keras
@@ -94,8 +94,9 @@ class Sharding:
         sizes = [self.size(one) for one in shapes]
         found: list[tf.Tensor] = []
         for group in self.groups(sizes):
-            joined = self.channel.joined(_joined([parts[one] for one in group], axis=0))
-            rows = tf.reshape(joined, [self.workers, -1])
+            with tf.control_dependencies(found[-1:]):
+                mine = _joined([parts[one] for one in group], axis=0)
+            rows = tf.reshape(self.channel.joined(mine), [self.workers, -1])
             for place, columns in zip(
                 group, _split(rows, [sizes[one] for one in group]), strict=True
             ):
@@ -106,13 +107,17 @@ class Sharding:
     def scattered(self, wholes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return this worker's part of the sums of all workers' tensors.
 
-        The last ones come first: a backward pass has their gradients first.
+        The last ones come first: a backward pass has their gradients first. A group is not got
+        ready before the one before it is done, or the copies of all would be there at once.
         """
         sizes = [self.size(one.shape) for one in wholes]
         found: dict[int, tf.Tensor] = {}
+        before: list[tf.Tensor] = []
         for group in reversed(self.groups(sizes)):
-            rows = [self._rows(wholes[one], sizes[one]) for one in group]
-            mine = self.channel.scattered(_joined(rows, axis=1))
+            with tf.control_dependencies(before):
+                rows = _joined([self._rows(wholes[one], sizes[one]) for one in group], axis=1)
+            mine = self.channel.scattered(rows)
+            before = [mine]
             found |= dict(zip(group, _split(mine, [sizes[one] for one in group]), strict=True))
         return [found[place] for place in range(len(wholes))]
 
@@ -122,9 +127,12 @@ class Sharding:
             return list(wholes)
         sizes = [math.prod(one.shape) for one in wholes]
         found: dict[int, tf.Tensor] = {}
+        before: list[tf.Tensor] = []
         for group in reversed(buckets([FLOAT_BYTES * one for one in sizes])):
-            flat = [tf.reshape(wholes[one], [-1]) for one in group]
-            total = self.channel.sum(_joined(flat, axis=0))
+            with tf.control_dependencies(before):
+                flat = _joined([tf.reshape(wholes[one], [-1]) for one in group], axis=0)
+            total = self.channel.sum(flat)
+            before = [total]
             for place, one in zip(group, _split(total, [sizes[at] for at in group]), strict=True):
                 found[place] = tf.reshape(one, wholes[place].shape)
         return [found[place] for place in range(len(wholes))]
@@ -180,20 +188,28 @@ def without_values() -> Generator[None]:
 
 
 class Parameters:
-    """The weights of a model that no worker holds whole (ZeRO 3).
+    """The weights of a model whose gradients no worker holds whole (ZeRO 2 and 3).
 
-    A builder makes its model in `without_values`, then calls `adopt` with all its variables.
+    For ``gradients`` every worker holds the weights whole. For ``parameters`` none does: a builder
+    makes its model in `without_values`. Either way it then calls `adopt` with all variables, and
+    runs its layers with the weights that `entered` gives.
 
     Attributes:
         sharding: how they are cut.
-        variables: Keras's trainable ones, with a shape and no value.
-        slices: float32 [size], this worker's part of each, in the same order.
+        variables: Keras's trainable ones; for ``parameters`` with a shape and no value.
+        slices: in the same order what the gradients are taken of: this worker's part of each,
+            float32 [size]; for ``gradients`` the whole weights, whose gradients come out as parts.
     """
 
     def __init__(self, sharding: Sharding) -> None:
         self.sharding = sharding
         self.variables: list[keras.Variable] = []
         self.slices: list[tf.Variable] = []
+
+    @property
+    def keeps_whole(self) -> bool:
+        """Whether every worker holds the weights whole, so that nothing need be recomputed."""
+        return not self.sharding.cuts_parameters
 
     def adopt(self, variables: Iterable[keras.Variable]) -> None:
         """Make this worker's slices of trainable variables, one at a time, and the others whole.
@@ -206,11 +222,16 @@ class Parameters:
                 if one._value is None:
                     one._deferred_initialize()
                 continue
-            whole = tf.convert_to_tensor(one._initializer(one.shape, dtype=one.dtype))
             self.variables.append(one)
-            self.slices.append(tf.Variable(self.sharding.part(whole), name=one.name))
-            # A layer that is called without gathered weights fails, rather than drawing new ones.
-            one._initializer = None
+            self.slices.append(one._value if self.keeps_whole else self._slice(one))
+
+    def _slice(self, variable: keras.Variable) -> tf.Variable:
+        whole = tf.convert_to_tensor(variable._initializer(variable.shape, dtype=variable.dtype))
+        # A layer that is called without gathered weights fails, rather than drawing new ones.
+        variable._initializer = None
+        # A copy, since a part of a tensor is a view that keeps all of it.
+        mine = tf.raw_ops.DeepCopy(x=self.sharding.part(whole))
+        return tf.Variable(mine, name=variable.name)
 
     def of(self, layer: Any) -> list[tuple[keras.Variable, tf.Variable]]:
         """Return the trainable variables of a layer, those of layers in it too, and their slices.
@@ -222,40 +243,57 @@ class Parameters:
         variables = layer if isinstance(layer, list) else layer.trainable_variables
         return [(one, slices[id(one)]) for one in variables]
 
-    def gather(
-        self,
-        slices: Sequence[tf.Tensor],
-        shapes: Sequence[Shape],
-        *,
-        after: tf.Tensor | None = None,
-    ) -> list[tf.Tensor]:
-        """Return whole weights; their gradient reaches the slices as the sum over all workers.
+    def gather(self, slices: Sequence[tf.Tensor], shapes: Sequence[Shape]) -> list[tf.Tensor]:
+        """Return whole weights, as `entered` does, for layers that do not wait for an input."""
+        return self.entered(None, slices, shapes)[1]
 
-        All workers call it the same number of times, so also for micro-batches of padding alone.
+    def entered(
+        self, x: tf.Tensor | None, slices: Sequence[tf.Tensor], shapes: Sequence[Shape]
+    ) -> tuple[tf.Tensor | None, list[tf.Tensor]]:
+        """Return a block's input and its whole weights.
+
+        The gradient of the weights reaches the slices as the sum over all workers, cut up. All
+        workers call it the same number of times, so also for micro-batches of padding alone. The
+        weights are not fetched before the block's input is there, and the input's gradient is not
+        passed on before those of the weights have been added up; or the weights and gradients of
+        all blocks would wait for that at once.
 
         Args:
+            x: the block's first input; any type.
             slices: values of some of `slices`, as the arguments of the recomputed function: a
                 ``tf.identity`` of each, or the gathered weights stay alive with the variable.
             shapes: of the variables.
-            after: the block's input: the weights are not fetched before it is there, or those of
-                all blocks would be at once.
         """
-        sharding, shapes = self.sharding, [tuple(one) for one in shapes]
+        if not slices:
+            return x, []
+        with tf.control_dependencies([] if x is None else [x]):
+            waiting = [tf.identity(one) for one in slices]
+        joins = self._joining([tuple(one) for one in shapes])
+        if x is None or not x.dtype.is_floating:
+            return x, list(joins(*waiting))
+        found: Any = joins(x, *waiting)
+        return found[0], list(found[1:])
+
+    def _joining(self, shapes: Sequence[Shape]) -> Callable[..., Any]:
+        """Return the function of (input, slices), or of slices alone, with its gradient."""
+        sharding, count = self.sharding, len(shapes)
 
         @tf.custom_gradient
-        def wholes(*parts: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
+        def joins(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
+            inputs, parts = tensors[:-count], tensors[-count:]
+            wholes = parts if self.keeps_whole else sharding.whole(parts, shapes)
+
             def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
-                return sharding.scattered([_dense(one, shape) for one, shape in
-                                           zip(upstream, shapes, strict=True)])  # fmt: skip
+                dense = [_dense(one, shape) for one, shape in
+                         zip(upstream[-count:], shapes, strict=True)]  # fmt: skip
+                sums = sharding.scattered(dense)
+                with tf.control_dependencies(sums):
+                    passed = [tf.identity(one) for one in upstream[:-count]]
+                return [*passed, *sums]
 
-            return sharding.whole(parts, shapes), gradient
+            return [tf.identity(one) for one in (*inputs, *wholes)], gradient
 
-        if not slices:
-            return []
-        with tf.control_dependencies([] if after is None else [after]):
-            waiting = [tf.identity(one) for one in slices]
-        found: Any = wholes(*waiting)
-        return list(found)
+        return joins
 
 
 def _dense(gradient: Any, shape: Shape) -> tf.Tensor:

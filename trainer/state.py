@@ -31,6 +31,7 @@ class TrainState:
         sharding: how it is cut up.
         weights: the model's weights, or this worker's slices of them.
         buffers: the model's other variables.
+        are_gathered: whether the model runs its layers with the weights of `Parameters`.
         optimizer: its moments and its count of updates.
         loss_scale: four scalar variables.
         is_scaled: whether the loss is scaled: mixed_float16 only.
@@ -56,9 +57,11 @@ class TrainState:
             policy: float32, mixed_float16 or mixed_bfloat16.
             techniques: shard and offload are read; none when not given.
             workers: who trains; this process alone when not given.
-            parameters: the weights' slices, for shard ``parameters``.
+            parameters: the weights' slices, for shard ``parameters``; for ``gradients`` they let
+                each block's gradients be cut up at once, rather than all at the end.
         """
         self.model = model
+        self.are_gathered = parameters is not None
         shard = techniques.shard if techniques else "none"
         self.sharding = (
             parameters.sharding if parameters else Sharding(shard, Channel(workers or Workers()))

@@ -206,12 +206,29 @@ def _local_gradients(
         gradients = tape.gradient(
             scaled, state.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        if state.sharding.level == "gradients":
-            gradients = state.sharding.scattered([tf.convert_to_tensor(one) for one in gradients])
+        if state.sharding.cuts_gradients:
+            gradients = _parts(state, gradients)
         return Sums(gradients, loss, weight, [scope.get_current_value(one) for one in
                                               state.buffers])  # fmt: skip
 
     return local
+
+
+def _parts(state: TrainState, gradients: list[Any]) -> list[tf.Tensor]:
+    """Return this worker's parts of the gradients' sums over the workers.
+
+    Those of layers whose weights were gathered have come out as parts already, one block's after
+    the other's. The others, of a model that knows nothing of this, are cut up here.
+    """
+    parts = [tf.convert_to_tensor(one) for one in gradients]
+    if not state.are_gathered:
+        return state.sharding.scattered(parts)
+    whole = [place for place, one in enumerate(parts)
+             if one.shape != (state.sharding.size(state.shapes[place]),)]  # fmt: skip
+    cut = state.sharding.scattered([parts[place] for place in whole])
+    for place, one in zip(whole, cut, strict=True):
+        parts[place] = one
+    return parts
 
 
 def _holding(

@@ -81,7 +81,7 @@ def token_stats(
     """
 
     def one(index: tf.Tensor, loss: tf.Tensor, right: tf.Tensor) -> Any:
-        rows, label, weight = _slice(index)
+        rows, label, weight = take(index)
         logits = tf.cast(tf.matmul(rows, kernel), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
         hits = tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) == label, tf.float32)
@@ -91,7 +91,7 @@ def token_stats(
             right + tf.reduce_sum(hits * weight),
         )
 
-    _slice, steps = _slices(hidden, labels, weights, chunk)
+    take, steps = _slices(hidden, labels, weights, chunk)
     _, loss, right = tf.while_loop(
         lambda index, *_: index < steps, one,
         (tf.constant(0), tf.constant(0.0), tf.constant(0.0)), parallel_iterations=1,

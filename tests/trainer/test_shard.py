@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ from trainer.shard import Parameters, Sharding, without_values
 from trainer.state import TrainState
 from trainer.step import Step, attempt, make_step
 from trainer.strategy import Replicas
+
+pytestmark = pytest.mark.timeout(1800)
+"""The first test of each gang waits for all of it: minutes, and more on a busy machine."""
 
 LEVELS = ("none", "optimizer", "gradients", "parameters")
 HALF_LEVELS = ("optimizer", "parameters")
@@ -78,9 +82,11 @@ def _sums(
         pairs = parameters.of(variables)
 
         def gathered(x: tf.Tensor, *slices: tf.Tensor) -> tf.Tensor:
-            return run(x, ids, *parameters.gather(slices, [one.shape for one, _ in pairs], after=x))
+            x, weights = parameters.entered(x, slices, [one.shape for one, _ in pairs])
+            return run(x, ids, *weights)
 
-        return tf.recompute_grad(gathered)(x, *(tf.identity(mine) for _, mine in pairs))
+        call = gathered if parameters.keeps_whole else tf.recompute_grad(gathered)
+        return call(x, *(tf.identity(mine) for _, mine in pairs))
 
     def sums(batch: Any, seed: tf.Tensor, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         weight = batch["weight"]
@@ -109,29 +115,43 @@ def _fail_if(fails: Callable[[], bool]) -> Callable[[], float]:
     return check
 
 
-def _made(
+def _built(
+    make: Callable[[], Any], replicas: Replicas, level: str, *, is_aided: bool = True
+) -> tuple[Any, Parameters | None]:
+    """Return a model, and what gathers its weights where the level needs that."""
+    if not is_aided or level not in {"gradients", "parameters"}:
+        return make(), None
+    parameters = Parameters(Sharding(level, Channel(replicas.workers)))
+    with contextlib.nullcontext() if parameters.keeps_whole else without_values():
+        model = make()
+    parameters.adopt(model.variables)
+    return model, parameters
+
+
+def _state(
     replicas: Replicas,
     techniques: Techniques,
     *,
     policy: str = "float32",
     fails: Callable[[], bool] | None = None,
-) -> tuple[TrainState, Callable[[int], Step]]:
-    """Return a state, joined, and what makes its step for a size of micro-batch."""
-    parameters = None
+    is_aided: bool = True,
+) -> tuple[TrainState, Any]:
+    """Return a state of the net, and its sums."""
     dtype = "float16" if policy == "mixed_float16" else "float32"
-    if techniques.shard == "parameters":
-        parameters = Parameters(Sharding("parameters", Channel(replicas.workers)))
-        with without_values():
-            model = Net(dtype)
-        parameters.adopt(model.variables)
-    else:
-        model = Net(dtype)
+    model, parameters = _built(lambda: Net(dtype), replicas, techniques.shard, is_aided=is_aided)
     state = TrainState(
         model, TRAINING, total_steps=STEPS, policy=policy, techniques=techniques,
         workers=replicas.workers, parameters=parameters,
     )  # fmt: skip
+    return state, _sums(model, parameters, fails)
+
+
+def _made(
+    replicas: Replicas, techniques: Techniques, **how: Any
+) -> tuple[TrainState, Callable[[int], Step]]:
+    """Return a state, joined, and what makes its step for a size of micro-batch."""
+    state, sums = _state(replicas, techniques, **how)
     state.join(replicas.control)
-    sums = _sums(model, parameters, fails)
 
     def step(micro_batch: int) -> Step:
         return make_step(
@@ -158,9 +178,10 @@ def _batch(number: int, *, bad: bool = False) -> dict[str, np.ndarray]:
 def _trained(
     replicas: Replicas, techniques: Techniques, *, whole: bool = False, policy: str = "float32",
     steps: Sequence[int] = range(STEPS), start: dict[str, np.ndarray] | None = None,
+    is_aided: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Train; in step BAD a row is infinite. Returns arrays at HALF and at the end, and more."""
-    state, made = _made(replicas, techniques, policy=policy)
+    state, made = _made(replicas, techniques, policy=policy, is_aided=is_aided)
     if start is not None:
         state.load(start)
     step, outcomes, half = made(techniques.micro_batch), [], {}
@@ -230,11 +251,13 @@ def _wide_sums(model: Wide, parameters: Parameters | None) -> Any:
                 continue
 
             def layer(x: tf.Tensor, mine: tf.Tensor) -> tf.Tensor:
-                (kernel,) = parameters.gather([mine], [(512, 512)], after=x)
+                x, (kernel,) = parameters.entered(x, [mine], [(512, 512)])
                 return tf.tanh(x @ kernel)
 
             ((_, mine),) = parameters.of([one])
-            x = tf.recompute_grad(layer)(x, tf.identity(mine))
+            x = (layer if parameters.keeps_whole else tf.recompute_grad(layer))(
+                x, tf.identity(mine)
+            )
         return tf.reduce_sum(tf.square(x)), tf.reduce_sum(batch["weight"])
 
     return sums
@@ -247,15 +270,8 @@ def _memory(replicas: Replicas, shard: str) -> dict[str, float]:
         return tf.config.experimental.get_memory_info("CPU:0")[kind]
 
     gc.collect()
-    before, parameters = info("current"), None
-    techniques = Techniques(1, shard=shard)
-    if shard == "parameters":
-        parameters = Parameters(Sharding(shard, Channel(replicas.workers)))
-        with without_values():
-            model = Wide()
-        parameters.adopt(model.variables)
-    else:
-        model = Wide()
+    before, techniques = info("current"), Techniques(1, shard=shard)
+    model, parameters = _built(Wide, replicas, shard)
     state = TrainState(
         model, TRAINING, total_steps=1, policy="float32", techniques=techniques,
         workers=replicas.workers, parameters=parameters,
@@ -288,6 +304,9 @@ def everything() -> dict[str, Any]:
         offloaded = replace(shard, micro_batch=4, offload="cpu")
         found[f"{level} offload"] = _trained(replicas, offloaded, whole=True)
         found[f"{level} memory"] = _memory(replicas, level)
+    found["gradients unaided"] = _trained(
+        replicas, replace(plain, shard="gradients"), is_aided=False
+    )
     for level in HALF_LEVELS:
         techniques = Techniques(1, shard=level)
         found[f"{level} half"] = _trained(replicas, techniques, policy="mixed_float16")
@@ -323,7 +342,7 @@ def _same(
 @pytest.fixture(scope="module", params=[2, 3])
 def gangs(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """What each of two, and of three, workers found."""
-    return gang.run(everything, workers=request.param, seconds=560)
+    return gang.run(everything, workers=request.param, seconds=1500)
 
 
 @pytest.mark.slow
@@ -370,14 +389,19 @@ def test_each_worker_holds_its_part_of_what_the_level_cuts(gangs: list[Any]) -> 
 
 @pytest.mark.slow
 def test_each_level_takes_the_memory_that_it_says(gangs: list[Any]) -> None:
-    # TensorFlow's allocator, MiB: 8 of weights, 16 of moments
+    # TensorFlow's allocator, MiB: 8 of weights, 16 of moments, and up to a quarter that lies idle
+    # in chunks larger than what was asked for
+    n = len(gangs)
+    right = {"none": 24, "optimizer": 8 + 16 / n, "gradients": 8 + 16 / n, "parameters": 24 / n}
     for found in gangs:
-        held = {level: found[f"{level} memory"]["held"] for level in LEVELS}
-        n = len(gangs)
-        right = {"none": 24, "optimizer": 8 + 16 / n, "gradients": 8 + 16 / n, "parameters": 24 / n}
-        assert held == pytest.approx(right, rel=0.02)
-        told = {level: found[f"{level} memory"]["told"] for level in LEVELS}
-        assert told == pytest.approx(right, rel=0.02)
+        for level in LEVELS:
+            memory = found[f"{level} memory"]
+            assert 0.98 * right[level] < memory["held"] < 1.25 * right[level], level
+            assert memory["told"] == pytest.approx(right[level], rel=0.02)
+        peak = {level: found[f"{level} memory"]["peak"] for level in LEVELS}
+        # gradient sums of parts alone; and weights of one block at a time
+        assert peak["gradients"] < 0.9 * peak["none"]
+        assert peak["parameters"] < 0.8 * peak["none"]
 
 
 @pytest.mark.slow
@@ -493,26 +517,15 @@ def test_a_layer_called_without_its_gathered_weights_fails() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_step_of_three_workers_is_traced_in_one_process(level: str) -> None:
-    replicas = Replicas(workers=Workers(3, 0))
-    techniques = Techniques(1, shard=level)
-    parameters = None
-    if level == "parameters":
-        parameters = Parameters(Sharding(level, Channel(replicas.workers)))
-        with without_values():
-            model = Net()
-        parameters.adopt(model.variables)
-    else:
-        model = Net()
-    state = TrainState(
-        model, TRAINING, total_steps=1, policy="float32", techniques=techniques,
-        workers=replicas.workers, parameters=parameters,
-    )  # fmt: skip
-    step = make_step(
-        state, _sums(model, parameters), settings=TRAINING, techniques=techniques,
-        replicas=replicas,
-    )  # fmt: skip
-    batch = replicated.share(replicas, _batch(0))
-    graph = step.whole.get_concrete_function(batch, tf.constant(0)).graph
+    # as the planner does it: variables in a graph have no memory
+    replicas, techniques = Replicas(workers=Workers(3, 0)), Techniques(1, shard=level)
+    with tf.Graph().as_default():
+        state, sums = _state(replicas, techniques)
+        step = make_step(state, sums, settings=TRAINING, techniques=techniques, replicas=replicas)
+        rows = replicated.local_rows(replicas, ROWS)
+        batch = {name: tf.TensorSpec([rows, *value.shape[1:]], value.dtype)
+                 for name, value in _batch(0).items()}  # fmt: skip
+        graph = step.whole.get_concrete_function(batch, tf.TensorSpec([], tf.int32)).graph
     found = {one.type for one in graph.get_operations()}
     for function in graph.as_graph_def().library.function:
         found |= {one.op for one in function.node_def}

@@ -424,7 +424,7 @@ def _notes(model: Any) -> Iterator[str]:
 
 
 def _try(built: Built, features: Features, *, kind: str) -> None:
-    """Run the model on two rows, the smallest values and the largest.
+    """Run the model on two rows: of the smallest ids, with an empty text, and of the largest.
 
     Raises:
         SettingError: when it raises, or gives what is not finite.
@@ -434,8 +434,8 @@ def _try(built: Built, features: Features, *, kind: str) -> None:
         loss, _ = built.sums(_two_rows(features), tf.constant([1, 2]), True)
     if not np.isfinite(loss):
         raise SettingError(
-            "your model gives NaN or infinity before any training, for inputs of 0 and 1 and ids "
-            "of the smallest and the largest",
+            "your model gives NaN or infinity before any training: for two rows, of numbers 0 and "
+            "1, of no text and one of the last token of the vocabulary",
             where=WHERE, holds=f'"{kind}"', right="finite logits",
         )  # fmt: skip
 
@@ -454,9 +454,9 @@ def _two_rows(features: Features) -> dict[str, tf.Tensor]:
         if features.label.task == "regression" else tf.constant([0, 1]),
     }  # fmt: skip
     if features.text:
-        size, largest = features.text.sequence, token_ids(features.text).size - 1
-        rows["tokens"] = tf.constant([[0] * size, [largest] * size])
-        rows["lengths"] = tf.constant([size, size])
+        size, ids = features.text.sequence, token_ids(features.text)
+        empty, full = [ids.end, *[ids.padding] * (size - 1)], [ids.size - 1] * size
+        rows["tokens"], rows["lengths"] = tf.constant([empty, full]), tf.constant([1, size])
     return rows
 
 

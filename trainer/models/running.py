@@ -6,6 +6,7 @@ its arguments, so that `tf.recompute_grad` gives a gradient for each, and keeps 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,8 @@ class Blocks:
             is_recomputed: whether its activations are computed again.
         """
         if self.parameters is not None:
-            return _gathered(self.parameters, layer, call)
+            is_recomputed = is_recomputed or not self.parameters.keeps_whole
+            return _gathered(self.parameters, layer, call, is_recomputed=is_recomputed)
         return recompute(call) if is_recomputed else call
 
     def _run(
@@ -69,26 +71,30 @@ class Blocks:
         """Return the model that `make` makes, its weights cut up where no worker holds all."""
         if self.parameters is None:
             return make()
-        with without_values():
+        values = contextlib.nullcontext() if self.parameters.keeps_whole else without_values()
+        with values:
             model = make()
         self.parameters.adopt(model.variables)
         return model
 
 
-def _gathered(parameters: Parameters, layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `call` with whole weights that live no longer than a run of it, either way."""
+def _gathered(
+    parameters: Parameters, layer: Any, call: Callable[..., Any], *, is_recomputed: bool
+) -> Callable[..., Any]:
+    """Return `call` with the weights that `parameters` gives; whole ones live for a run of it."""
     held = parameters.of(layer)
     variables = [one for one, _ in held]
 
     def whole(*arguments: tf.Tensor) -> Any:
         tensors, slices = arguments[: -len(held)], arguments[-len(held) :]
-        weights = parameters.gather(slices, [one.shape for one in variables], after=tensors[0])
+        first, weights = parameters.entered(tensors[0], slices, [one.shape for one in variables])
         state = list(zip(variables, weights, strict=True))
         with keras.StatelessScope(state, initialize_variables=False):
-            return call(*tensors)
+            return call(first, *tensors[1:])
 
     def run(*tensors: tf.Tensor) -> Any:
         # An identity, or the gathered weight would stay alive with the variable that is read.
-        return recompute(whole)(*tensors, *(tf.identity(one) for _, one in held))
+        slices = [tf.identity(one) for _, one in held]
+        return (recompute(whole) if is_recomputed else whole)(*tensors, *slices)
 
     return run if held else call

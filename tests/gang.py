@@ -21,7 +21,7 @@ from typing import Any
 
 from trainer import cluster
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _end_with_parent(parent: int) -> None:
 
 def _work(file: str, name: str, place: str) -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    sys.path[:0] = [str(ROOT), str(Path(file).parent)]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(file).parent)]
     described = importlib.util.spec_from_file_location(Path(file).stem, file)
     module = importlib.util.module_from_spec(described)
     sys.modules[described.name] = module
