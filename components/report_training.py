@@ -10,7 +10,9 @@ from components.report_charts import curves
 from components.report_columns import legend
 from components.report_text import ABSENT, Html, join, metric, number, tag, to_float
 
-LOWER_IS_BETTER = frozenset({"loss", "calibration_error", "rmse", "mae"})
+LOWER_IS_BETTER = frozenset({
+    "loss", "calibration_error", "rmse", "mae", "bits_per_byte", "perplexity",
+})  # fmt: skip
 HIGHER_IS_BETTER = frozenset({"auc", "average_precision", "accuracy", "r2"})
 NAMES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}
 NOT_METRICS = frozenset({"event", "time", "step", "epoch"})

@@ -10,10 +10,8 @@ that no logits of a whole split are ever held.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, Protocol
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -48,24 +46,18 @@ class Columns(Protocol):
         ...
 
 
-def predictor(built: Built | keras.Model, features: Features) -> Predictor:
+def predictor(built: Built, features: Features) -> Predictor:
     """Return the traced function from model inputs to predictions; keep it to trace once."""
-    logits = _forward(built)
 
     @tf.function(reduce_retracing=True)
     def run(inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        return predictions_of(logits(dict(inputs)), label_feature=features.label)
+        return predictions_of(built.predict(inputs), label_feature=features.label)
 
     return run
 
 
-def _forward(built: Built | keras.Model) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-    """Return the function from a batch to what the model predicts from, without training."""
-    return partial(built, training=False) if isinstance(built, keras.Model) else built.predict
-
-
 def predict(
-    built: Built | keras.Model,
+    built: Built,
     columns: Columns,
     features: Features,
     *,

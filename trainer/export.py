@@ -31,7 +31,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from trainer import served_language
@@ -48,7 +47,7 @@ Values = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 """By column: values [B], and whether they are present, bool [B]."""
 
 
-def export(built: Built | keras.Model, features: Features, path: str | os.PathLike[str]) -> None:
+def export(built: Built, features: Features, path: str | os.PathLike[str]) -> None:
     """Write the SavedModel to `path`, whole or absent; what stood there before is replaced.
 
     Args:
@@ -120,7 +119,7 @@ def _free(key: str, taken: Iterable[str]) -> str:
     return free
 
 
-def _write(built: Built | keras.Model, features: Features, aside: Path) -> Path:
+def _write(built: Built, features: Features, aside: Path) -> Path:
     """Write the SavedModel in the folder `aside` and return where it is."""
     notes = aside / COLUMNS_FILE
     notes.write_text(json.dumps(_describe(features), ensure_ascii=False, indent=1), "utf-8")
@@ -173,11 +172,10 @@ def _column_specs(features: Features, keys: Mapping[str, str]) -> dict[str, tf.T
 class ServedModel(tf.Module):
     """Raw values in, answers out: what the SavedModel holds."""
 
-    def __init__(self, built: Built | keras.Model, features: Features, notes: Path) -> None:
+    def __init__(self, built: Built, features: Features, notes: Path) -> None:
         super().__init__(name="headrace")
-        model = built if isinstance(built, keras.Model) else built.model
         # The variables, not the Keras model: saving it would trace its layers one by one as well.
-        self.weights = [variable.value for variable in model.variables]
+        self.weights = [variable.value for variable in built.model.variables]
         self.tables = [category_table(one) for one in features.categories]
         self.words = [word_table(one) for one in _text(features)]
         self.columns_file = tf.saved_model.Asset(str(notes))
@@ -190,7 +188,7 @@ class ServedModel(tf.Module):
             inputs = _model_inputs(features, self.tables, values)
             if features.text is not None:
                 inputs |= _tokens(features.text, values, self.words[0])
-            return _answer(_logits(built, inputs), features)
+            return _answer(built.predict(inputs), features)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
         def from_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -248,12 +246,6 @@ def _read_text(category: CategoryFeature, texts: tf.Tensor) -> tuple[tf.Tensor, 
     if "" not in category.vocabulary:
         present = tf.logical_and(present, tf.not_equal(texts, ""))
     return texts, present
-
-
-def _logits(built: Built | keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    return (
-        built(inputs, training=False) if isinstance(built, keras.Model) else built.predict(inputs)
-    )
 
 
 def _answer(logits: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:

@@ -14,16 +14,13 @@ PACKAGES = (
     "concurrent",
     "email",
     "http",
-    "importlib",
     "json",
     "logging",
-    "multiprocessing",
     "re",
     "tomllib",
     "unittest",
     "urllib",
     "wsgiref",
-    "xml",
     "zoneinfo",
 )
 """Packages written by many hands in one language, and in every Python from 3.11 on."""

@@ -1,7 +1,7 @@
 """The source of Python's standard library, as documents: a small language model learns to write it.
 
 The files are those of the installed Python (Python Software Foundation License), of the packages
-that `stdlib` names, without their tests: about 2.8 MB.
+that `stdlib` names, without their tests: about 2.1 MB.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_every_row_is_predicted_once_and_in_order(rows: int) -> None:
         Techniques(4),
         policy="float32",
         seed=1,
-    ).model
+    )
     split = SplitOfRows(rows)
     run = predictor(model, FEATURES)
     found = predict(model, split, FEATURES, batch=4, run=run)
@@ -220,7 +220,7 @@ def test_no_rows_give_no_predictions() -> None:
         Techniques(4),
         policy="float32",
         seed=1,
-    ).model
+    )
     assert predict(model, SplitOfRows(0), FEATURES, batch=4).shape == (0, 1)
 
 

@@ -141,7 +141,7 @@ class Rows:
 
 
 def model_of(features: Features, policy: str = "float32"):
-    return build(TINY, features, Techniques(4, recompute=2), policy=policy, seed=3).model
+    return build(TINY, features, Techniques(4, recompute=2), policy=policy, seed=3)
 
 
 def probabilities_of(predictions: np.ndarray) -> np.ndarray:

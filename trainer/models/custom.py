@@ -269,6 +269,13 @@ def _asked(model: Any) -> list[str] | None:
     return None if inputs is None else [one.name for one in inputs]
 
 
+def _structure(model: Any) -> Any:
+    """Return the inputs that a model was made of, as it takes them; None: a dict of all columns."""
+    if _asked(model) is None:
+        return None
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
 def _check_output(output: Any, label: LabelSpec, *, kind: str) -> None:
     shape = getattr(output, "shape", None)
     if shape is None or tuple(shape) != (None, label.logits):
@@ -363,7 +370,7 @@ class Inputs:
 
     def __init__(self, features: Features, model: Any, *, turns: bool) -> None:
         self.features, self.turns = features, turns
-        self.structure = model.input if _asked(model) is not None else None
+        self.structure = _structure(model)
 
     def __call__(self, batch: Batch) -> Any:
         """Return the inputs, in the structure that the model was made with, else a dict by name."""

@@ -89,14 +89,16 @@ class Subclassed(keras.Model):
         super().__init__()
         self.names = [name for name, one in features.items() if one.kind == "number"]
         self.table = keras.layers.Embedding(features["carrier"].size, 8)
+        self.lift = keras.layers.Dense(8)
         self.mixers = [Mixer(8, name=f"mixer_{layer}") for layer in range(3)]
         self.head = keras.layers.Dense(label.logits)
 
     def call(self, inputs, training=False):
-        x = self.table(inputs["carrier"])
+        numbers = keras.ops.stack([inputs[name] for name in self.names], axis=1)
+        x = keras.ops.concatenate([self.table(inputs["carrier"]), self.lift(numbers)], axis=1)
         for mixer in self.mixers:
             x = mixer(x)
-        return self.head(keras.ops.concatenate([x[:, 0], *(inputs[n] for n in self.names)], -1))
+        return self.head(x[:, 0])
 
 
 def subclassed(features, label):
@@ -239,14 +241,14 @@ def test_chunked_token_loss_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_16_bits_are_finite_and_near_float32(kind: str, policy: str) -> None:
     batch = batch_of(kind)
-    exact = whole(built_of(kind), batch)
+    exact = float(built_of(kind).sums(batch, tf.constant([3, 4]), False)[0])
     for count in (0, LAYERS):
         built = built_of(kind, policy=policy, recompute=count)
         assert {one.dtype for one in built.model.trainable_variables} == {"float32"}
-        found = whole(built, batch)
-        # A few roundings of 2^-8.
-        assert_equal(found[:2], exact[:2], atol=0.05, rtol=0.03)
-        assert all(np.isfinite(one).all() for one in found)
+        assert all(np.isfinite(one).all() for one in whole(built, batch))
+        # Without dropout, for which Keras draws in 16 bits; a few roundings of 2^-8.
+        loss = built.sums(batch, tf.constant([3, 4]), False)[0]
+        assert float(loss) == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)
