@@ -73,7 +73,8 @@ def served(tmp_path):
             # Before the line with the address it says that the server starts.
             assert any(str(port) in line for line in process.stdout)
             uri = f"sqlite:///{tmp_path}/mlflow.db"
-            yield SimpleNamespace(name="flights", tracking_uri=uri), port
+            folder = tmp_path / "flights"
+            yield SimpleNamespace(name="flights", tracking_uri=uri, folder=folder), port
         finally:
             process.terminate()
             process.wait(30)
