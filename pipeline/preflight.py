@@ -140,7 +140,7 @@ def _split(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
 
 
 def _few_updates(config: PipelineConfig, rows: int) -> Iterator[Finding]:
-    from components.verdict import count_rows
+    from components.verdict import count, count_rows
     from components.weight_updates import LEAST_UPDATES, enough_updates
 
     training = config.training
@@ -152,8 +152,8 @@ def _few_updates(config: PipelineConfig, rows: int) -> Iterator[Finding]:
             else enough_updates(rows, training.global_batch)
         )
         message = (
-            f"{count_rows(rows)} for training make {updates:,} weight "
-            f"{'update' if updates == 1 else 'updates'} with these settings; {right}"
+            f"{count_rows(rows)} for training make {count(updates, 'weight update')} "
+            f"with these settings; {right}"
         )
         where = "training.steps" if training.steps else "training.global_batch"
         yield Finding("warning", config.where(where), message)
