@@ -12,8 +12,9 @@ from typing import Any
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from components import verdict
 from components.features import Kind, guess_task
-from components.verdict import Anomaly, count_rows
+from components.verdict import TRAIN_SPLIT, Anomaly, count_rows
 from components.weight_updates import enough_updates
 
 KINDS: dict[int, Kind] = {
@@ -82,16 +83,7 @@ def impossible(splits: Sequence[Split], label: str) -> list[Anomaly]:
         label: name of the label's column; empty: there is none.
     """
     total = sum(split.rows for split in splits)
-    found = [
-        Anomaly(
-            "",
-            "EMPTY_SPLIT",
-            split.name,
-            f"{split.name} split has 0 rows; {count_rows(total)} in total",
-        )
-        for split in splits
-        if split.rows == 0
-    ]
+    found = [verdict.empty_split(split.name, total) for split in splits if split.rows == 0]
     return found or (list(_unusable_label(splits[0], label)) if label else [])
 
 
@@ -102,11 +94,9 @@ def _unusable_label(train: Split, label: str) -> Iterator[Anomaly]:
             label, "LABEL_COLUMN_MISSING", "", f"the label {label} is no column; there are {names}"
         )
     elif train.is_empty(label):
-        message = f"the label {label} has no value in any row of the train split"
-        yield Anomaly(label, "LABEL_EMPTY", train.name, message)
+        yield verdict.empty_label(label, seen=TRAIN_SPLIT)
     elif len(values := train.values.get(label, [(0, 0), (1, 0)])) == 1:
-        message = f"the label {label} has one value in the train split, {values[0][0]}"
-        yield Anomaly(label, "LABEL_ONE_VALUE", train.name, message)
+        yield verdict.constant_label(label, values[0][0], seen=TRAIN_SPLIT)
 
 
 def label_anomalies(splits: Sequence[Split], label: str, *, task: str) -> Iterator[Anomaly]:
@@ -121,9 +111,7 @@ def label_anomalies(splits: Sequence[Split], label: str, *, task: str) -> Iterat
     """
     for split in splits:
         if missing := split.missing(label):
-            yield Anomaly(
-                label, "LABEL_MISSING", split.name, f"the label {label} is missing", rows=missing
-            )
+            yield verdict.missing_label(label, split.name, missing)
     train = splits[0]
     if not is_classification(train, label, task=task):
         return

@@ -20,6 +20,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
+from components.verdict import count
 from trainer.errors import TrainingError
 from trainer.journal import append
 from trainer.settings import LabelFeature
@@ -142,7 +143,7 @@ def what_helps(loss: float | None, *, updates: int | None) -> str:
     if loss is None or not math.isfinite(loss):
         return "look at the label in the eval split, or lower training.learning_rate"
     if updates is not None and updates < FEW_UPDATES:
-        made = "1 weight update" if updates == 1 else f"{updates:,} weight updates"
+        made = count(updates, "weight update")
         return f"training made {made}: raise training.epochs or lower training.global_batch"
     return "lower training.learning_rate, or add columns that say more about the label"
 

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from components import readers, text_choice, verdict
 from components.file_columns import File, differing, short_name
 from components.heads import Heads
-from components.split import SPLITS
+from components.split import SPLITS, differs_by_design
 from components.text_checks import few_windows
 from components.value_counts import ValueCounts
-from components.verdict import Anomaly, count_rows
+from components.verdict import TRAIN_SPLIT, Anomaly, count_rows
 from trainer.texts import windows_of
 
 
@@ -60,9 +60,7 @@ def _files(heads: Heads, settings: Mapping[str, Any]) -> Iterator[Anomaly]:
         File(short_name(path, settings["files"]), own, rows[path])
         for path, own in heads.names.items()
     ]
-    split = settings["split"]
-    by = [split["column"]] if split["by"] != "hash" else []
-    yield from differing(files, but=[settings["label"], *by])
+    yield from differing(files, but=[settings["label"], *differs_by_design(settings["split"])])
 
 
 def _empty_splits(held_back: Sequence[np.ndarray]) -> Iterator[Anomaly]:
@@ -70,8 +68,7 @@ def _empty_splits(held_back: Sequence[np.ndarray]) -> Iterator[Anomaly]:
     in_eval = sum(int(one.sum()) for one in held_back)
     for name, count in zip(SPLITS, (rows - in_eval, in_eval), strict=True):
         if not count:
-            message = f"{name} split has 0 rows; {count_rows(rows)} in total"
-            yield Anomaly("", "EMPTY_SPLIT", name, message)
+            yield verdict.empty_split(name, rows)
 
 
 def _label(
@@ -86,19 +83,15 @@ def _label(
         values = one.rows.column(label)
         counts.add(values if held_back is None else values.filter(pa.array(~held_back[at])))
     rows = sum(one.rows.num_rows for one in heads.files)
-    seen = "the train split" if held_back is not None else f"the first {count_rows(rows)}"
+    seen = TRAIN_SPLIT if held_back is not None else f"the first {count_rows(rows)}"
     values = counts.table()["value"]
     if not len(values) and heads.is_whole:
-        message = f"the label {label} has no value in any row of {seen}"
-        yield Anomaly(label, "LABEL_EMPTY", "train", message)
+        yield verdict.empty_label(label, seen=seen)
     elif len(values) == 1:
-        message = f"the label {label} has one value in {seen}, {values[0].as_py()}"
-        yield Anomaly(label, "LABEL_ONE_VALUE", "train", message)
+        yield verdict.constant_label(label, values[0].as_py(), seen=seen)
     elif missing := _missing(heads, label):
         count = sum(len(found) for found in missing.values())
-        message = f"the label {label} is missing"
-        where = _places(missing, settings["files"])
-        yield Anomaly(label, "LABEL_MISSING", "", message, rows=count, where=where)
+        yield verdict.missing_label(label, "", count, _places(missing, settings["files"]))
 
 
 def windows(
@@ -142,8 +135,7 @@ def _missing(heads: Heads, label: str) -> dict[Path, np.ndarray]:
 def _places(rows: Mapping[Path, np.ndarray], files: Sequence[str]) -> tuple[str, ...]:
     named: list[str] = []
     for path, own in rows.items():
-        places = readers.places(path, own[: verdict.PLACES - len(named)].tolist())
-        named += [place.replace(str(path), short_name(path, files), 1) for place in places]
+        named += readers.short_places(path, own[: verdict.PLACES - len(named)].tolist(), files)
         if len(named) >= verdict.PLACES:
             break
     return tuple(named)

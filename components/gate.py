@@ -28,6 +28,7 @@ from components.expectations import Expectations
 from components.file_columns import File, differing, short_name
 from components.row_sources import place_names, rows_of
 from components.schema import infer_schema, read_schema
+from components.split import differs_by_design
 from components.statistics import read_rows, read_statistics, read_values
 from components.text_checks import text_anomalies
 from components.verdict import Anomaly
@@ -128,7 +129,7 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         told = [
             _in_words(one, expected, splits)
             for one in _without_repeats(tfdv, own, label)
-            if one.feature not in _differs_by_design(settings)
+            if one.feature not in differs_by_design(settings["split"])
         ]
         # What a rule ignores is not looked for.
         counted = _judge(told, settings)
@@ -167,12 +168,6 @@ def _may_be_chance(split: Mapping[str, Any], one: Anomaly) -> bool:
         and rows > 0
         and split["eval"] ** rows > CHANCE
     )
-
-
-def _differs_by_design(settings: dict[str, Any]) -> tuple[str, ...]:
-    """Return the column that the splits are made by: train never holds what eval does."""
-    split = settings["split"]
-    return (split["column"],) if split["by"] in {"column", "time"} else ()
 
 
 def _judge(
@@ -219,7 +214,7 @@ def _differing_files(examples: str, settings: dict[str, Any]) -> list[Anomaly]:
         )
         for one in told.get("files", ())
     ]
-    return list(differing(files, but=[settings["label"], *_differs_by_design(settings)]))
+    return list(differing(files, but=[settings["label"], *differs_by_design(settings["split"])]))
 
 
 def _without_repeats(tfdv: Sequence[Anomaly], own: Sequence[Anomaly], label: str) -> list[Anomaly]:

@@ -43,8 +43,7 @@ def header(path: Path) -> list[str]:
                 where=str(path),
                 right="give every column a name",
             )
-        if schema.names.index(field.name) != number - 1:
-            first = schema.names.index(field.name) + 1
+        if (first := schema.names.index(field.name) + 1) != number:
             raise DataFileError(
                 f"column name '{field.name}' occurs twice (columns {first} and {number})",
                 where=str(path),

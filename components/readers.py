@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from components import column_types, csv_files, csv_records, documents, parquet_files
 from components.column_types import Layout, Nulls, Seen
+from components.file_columns import short_name
 from trainer.errors import DataFileError
 
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -380,3 +381,9 @@ def places(path: Path, rows: Iterable[int]) -> list[str]:
     if is_csv(path):
         return [f"{path}:{line}" for line in csv_records.lines_of(path, wanted)]
     return [f"{path}:row {row + 1}" for row in wanted]
+
+
+def short_places(path: Path, rows: Iterable[int], files: Sequence[str]) -> list[str]:
+    """Return `places`, the file named as seen from the folder that all `files` are in."""
+    short = short_name(path, files)
+    return [place.replace(str(path), short, 1) for place in places(path, rows)]

@@ -13,7 +13,6 @@ import numpy as np
 
 from components import evidence, readers, split
 from components.evidence import Row, Rows
-from components.file_columns import short_name
 from components.readers import Source
 from components.statistics import read_examples
 from trainer.errors import InputError
@@ -103,9 +102,8 @@ def place_names(rows: Iterable[Row], files: Sequence[str]) -> dict[Row, str]:
     by_file: dict[Path, set[int]] = {}
     for path, row in rows:
         by_file.setdefault(path, set()).add(row)
-    named = {}
+    named: dict[Row, str] = {}
     for path, wanted in by_file.items():
-        places = readers.places(path, wanted)
-        for row, place in zip(sorted(wanted), places, strict=True):
-            named[path, row] = place.replace(str(path), short_name(path, files), 1)
+        places = readers.short_places(path, wanted, files)
+        named |= {(path, row): one for row, one in zip(sorted(wanted), places, strict=True)}
     return named

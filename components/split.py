@@ -64,6 +64,11 @@ def by_settings(
     return by_hash(columns, split["eval"])
 
 
+def differs_by_design(split: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the column that the splits are made by: train never holds what eval does."""
+    return (split["column"],) if split["by"] in {"column", "time"} else ()
+
+
 def check_column(split: Mapping[str, Any], layout: Layout) -> None:
     """Refuse a column that cannot say what split a row is in.
 

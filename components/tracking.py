@@ -30,7 +30,7 @@ from components import untracked
 from components.tracking_follow import Follower, Spec, first_line
 from components.tracking_held import Held
 from components.tracking_names import sqlite_file
-from components.tracking_record import Record
+from components.tracking_record import SESSIONS, Record
 
 _ENVIRONMENT = {
     # No look-ups in the network, nothing on standard output, bounded waits.
@@ -50,7 +50,6 @@ _LOCK_SECONDS = 120.0
 _GRACE_SECONDS = 10.0
 _MOST_ENTITIES = {"metrics": 500, "params": 100, "tags": 100}
 _BATCH_CHARACTERS = 50_000
-_SESSIONS = "headrace.sessions"
 _FINGERPRINT = "headrace.fingerprint"
 _MOST_SESSIONS = 500
 
@@ -169,14 +168,14 @@ class MlflowStore:
             self._experiment_id,
             start_time=record.started,
             run_name=spec["run_name"],
-            tags={_FINGERPRINT: fingerprint, _SESSIONS: session, **_source()},
+            tags={_FINGERPRINT: fingerprint, SESSIONS: session, **_source()},
         )
         return self._held(made, session)
 
     def _go_on(self, run: Any, session: str) -> Held:
         run_id = run.info.run_id
         sessions = ",".join([*_sessions(run), session][-_MOST_SESSIONS:])
-        self._client.set_tag(run_id, _SESSIONS, sessions)
+        self._client.set_tag(run_id, SESSIONS, sessions)
         self._client.update_run(run_id, status="RUNNING")
         held = self._held(self._client.get_run(run_id), session)
         counts = {
@@ -282,7 +281,7 @@ def _create(file: Path) -> None:
 
 
 def _sessions(run: Any) -> list[str]:
-    return [one for one in run.data.tags.get(_SESSIONS, "").split(",") if one]
+    return [one for one in run.data.tags.get(SESSIONS, "").split(",") if one]
 
 
 def _source() -> dict[str, str]:

@@ -48,6 +48,10 @@ _DONE = {
 }
 
 
+SESSIONS = "headrace.sessions"
+"""Tag of an MLflow run: the sessions (`session_of`) that wrote to it, oldest first."""
+
+
 def session_of(first_event: Mapping[str, Any]) -> str:
     """Return the name of one run of ``headrace run``: a digest of its journal's first event.
 

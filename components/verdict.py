@@ -17,6 +17,8 @@ from trainer.errors import DataRefused
 Severity = Literal["stop", "warn"]
 PLACES = 10
 """Most places of an anomaly that are named, and most of its values that are kept."""
+TRAIN_SPLIT = "the train split"
+"""As messages call it."""
 SHOWN_VALUES = 5
 """Most values that a refusal names."""
 CHANCE = (
@@ -163,7 +165,7 @@ def judge(
         severity = _severity(one, "warn" if harmless else on_anomaly, rules)
         if severity != "ignore":
             text = CHANCE if chance else KINDS[one.kind].remedy
-            remedy = text.format(feature=one.feature, rule=_rule(one))
+            remedy = text.format(feature=one.feature, rule=_rule(one.feature, one.kind))
             judged.append(dataclasses.replace(one, severity=severity, what_to_do=remedy))
     order = list(KINDS)
     return sorted(
@@ -203,13 +205,10 @@ def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
     places = list(dict.fromkeys(place for one in same for place in one.where))[:PLACES]
     where, *further = places or [""]
     also = f" (also {', '.join(further)})" if further else ""
-    rule = f'"{_rule(first)}" = "warn" under [validation.rules] lets it pass'
     remedies = [
         first.what_to_do,
-        rule if KINDS[first.kind].severity != "stop" else "",
-        f"and {len(others)} more {'anomaly' if len(others) == 1 else 'anomalies'}"
-        if others
-        else "",
+        passing_rule(first.feature, first.kind),
+        f"and {count(len(others), 'more anomaly', 'more anomalies')}" if others else "",
     ]
     return DataRefused(
         f"{first.message}{_rows_by_split(same)}{also}",
@@ -219,9 +218,17 @@ def refusal(anomalies: Sequence[Anomaly]) -> DataRefused:
     )
 
 
-def _rule(one: Anomaly) -> str:
+def passing_rule(feature: str, kind: str) -> str:
+    """Return which rule lets such an anomaly pass; empty where none can, or the kind is unknown."""
+    known = KINDS.get(kind)
+    if known is None or known.severity == "stop":
+        return ""
+    return f'"{_rule(feature, kind)}" = "warn" under [validation.rules] lets it pass'
+
+
+def _rule(feature: str, kind: str) -> str:
     """Return the name of the rule for this kind of anomaly of this column alone."""
-    return f"{one.feature}:{one.kind}" if one.feature else one.kind
+    return f"{feature}:{kind}" if feature else kind
 
 
 def _values(same: Sequence[Anomaly]) -> str:
@@ -242,6 +249,35 @@ def _rows_by_split(same: Sequence[Anomaly]) -> str:
     return f" in {count_rows(total)} ({by_split})" if by_split else f" in {count_rows(total)}"
 
 
+def empty_split(name: str, rows: int) -> Anomaly:
+    """Return that a split has no row, of so many in all."""
+    message = f"{name} split has 0 rows; {count_rows(rows)} in total"
+    return Anomaly("", "EMPTY_SPLIT", name, message)
+
+
+def empty_label(label: str, *, seen: str) -> Anomaly:
+    """Return that no row of what was seen has a label."""
+    message = f"the label {label} has no value in any row of {seen}"
+    return Anomaly(label, "LABEL_EMPTY", "train", message)
+
+
+def constant_label(label: str, value: object, *, seen: str) -> Anomaly:
+    """Return that every row of what was seen has the same label."""
+    message = f"the label {label} has one value in {seen}, {value}"
+    return Anomaly(label, "LABEL_ONE_VALUE", "train", message)
+
+
+def missing_label(label: str, split: str, rows: int, where: tuple[str, ...] = ()) -> Anomaly:
+    """Return that so many rows have no label."""
+    message = f"the label {label} is missing"
+    return Anomaly(label, "LABEL_MISSING", split, message, rows=rows, where=where)
+
+
 def count_rows(rows: int) -> str:
     """Return ``1 row``, ``2 rows``, ``1,000 rows``."""
-    return f"{rows:,} row{'' if rows == 1 else 's'}"
+    return count(rows, "row")
+
+
+def count(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: ``1 column``, ``2 columns``."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"

@@ -224,7 +224,7 @@ PLAN_NODES: tuple[Node, ...] = (
         settings=_memory_planner,
     ),
 )
-"""What `headrace plan` runs: the data's nodes, and in the Trainer's place who says what it needs."""
+"""What `headrace plan` runs: the data's nodes, then in the Trainer's place one that plans."""
 
 IRRELEVANT = ("training.max_restarts",)
 """Keys of a section above that change no result."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from components.verdict import KINDS
+from components.verdict import count, passing_rule
 from trainer.settings import UNITS
 
 WORDS = {"ran": "done", "not_run": "not run"}
@@ -226,11 +226,6 @@ def error(result: Mapping[str, Any]) -> str:
     return plain(f"the data gate refused the data: {found}{place}, told above{report}")
 
 
-def count(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun: ``1 column``, ``2 columns``."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
-
-
 def findings(found: Iterable[Mapping[str, Any]], environment: Mapping[str, Any]) -> list[str]:
     """Return what `check` found, errors first."""
     lines = [f"{name:<10} {value}" for name, value in environment.items()]
@@ -267,7 +262,9 @@ def _anomalies(anomalies: Iterable[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     for found in same.values():
         lines += [line for one in found for line in _anomaly(one)]
-        if todo := joined(found[0].get("what_to_do") or "", _rule(found[0])):
+        first = found[0]
+        rule = passing_rule(first["feature"], first["kind"]) if first["severity"] == "stop" else ""
+        if todo := joined(first.get("what_to_do") or "", rule):
             lines.append(f"  {'':<10} {todo}")
     return lines
 
@@ -282,15 +279,6 @@ def _anomaly(one: Mapping[str, Any]) -> list[str]:
     if one.get("where"):
         lines.append(f"  {'':<10} at {', '.join(str(place) for place in one['where'])}")
     return lines
-
-
-def _rule(one: Mapping[str, Any]) -> str:
-    """Return the rule that lets such an anomaly pass, if one stops the run that may."""
-    kind = KINDS.get(one["kind"])
-    if one["severity"] != "stop" or kind is None or kind.severity == "stop":
-        return ""
-    name = f"{one['feature']}:{one['kind']}" if one["feature"] else one["kind"]
-    return f'"{name}" = "warn" under [validation.rules] lets it pass'
 
 
 def _training(training: Mapping[str, Any]) -> list[str]:

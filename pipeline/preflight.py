@@ -180,6 +180,7 @@ def _split(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
 
 
 def _few_updates(config: PipelineConfig, rows: int, of: str) -> Iterator[Finding]:
+    from components.verdict import count
     from components.weight_updates import LEAST_UPDATES, enough_updates
 
     training = config.training
@@ -191,8 +192,8 @@ def _few_updates(config: PipelineConfig, rows: int, of: str) -> Iterator[Finding
             else enough_updates(rows, training.global_batch)
         )
         message = (
-            f"{rows:,} {of}{'' if rows == 1 else 's'} for training make {updates:,} weight "
-            f"{'update' if updates == 1 else 'updates'} with these settings; {right}"
+            f"{count(rows, of)} for training make {count(updates, 'weight update')} "
+            f"with these settings; {right}"
         )
         where = "training.steps" if training.steps else "training.global_batch"
         yield Finding("warning", config.where(where), message)

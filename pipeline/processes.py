@@ -146,6 +146,37 @@ def signals(one: Run) -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def interruptible() -> Generator[None, None, None]:
+    """Heed Ctrl-C though a library may not: what one swallowed is raised at the block's end.
+
+    pyarrow, for one, imports pandas in a place that cannot raise, prints a traceback and goes on.
+
+    Raises:
+        KeyboardInterrupt: at the block's end, when one was swallowed.
+    """
+    received: list[int] = []
+    told = sys.unraisablehook
+
+    def stop(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
+        received.append(number)
+        raise KeyboardInterrupt
+
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        if not issubclass(found.exc_type, KeyboardInterrupt):
+            told(found)
+
+    before = signal.signal(signal.SIGINT, stop)
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+        signal.signal(signal.SIGINT, before)
+    if received:
+        raise KeyboardInterrupt
+
+
 def stop_children(one: Run) -> None:
     """End what still runs: a training process that no node used, or that a signal stops."""
     waiting = [

@@ -122,7 +122,7 @@ class Progress:
     def take_result(self, result: Mapping[str, Any]) -> list[str]:
         """Take the nodes' last states from the result; return the nodes that this changed."""
         if self.start.state == "running":
-            how = {"interrupted": "interrupted"}.get(str(result.get("status")), "")
+            how = lines.INTERRUPTED if result.get("status") == "interrupted" else ""
             self.start.state, self.start.seconds = "failed", result.get("seconds")
             self.start.why = lines.joined(self.start.why, how)
         changed: list[str] = []

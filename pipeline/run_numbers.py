@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.tracking_record import session_of
+from components.tracking_record import SESSIONS, session_of
 from pipeline.tracked_runs import TrackedRun
-
-SESSIONS = "headrace.sessions"
-"""Tag of an MLflow run: the sessions (`session_of`) that wrote to it, oldest first."""
 
 
 @dataclass(frozen=True)

@@ -57,13 +57,14 @@ def run(
     files = [str(path) for path in found.files]
     _make_folder(config.folder)
     with _alone(config.folder, on_event):
-        records = cache.Records(config.folder / "metadata.sqlite")
-        decisions = _decide(config, files, nodes, records=records, no_cache=no_cache)
-        earlier = _earlier_result(config, records, decisions)
+        with processes.interruptible():
+            records = cache.Records(config.folder / "metadata.sqlite")
+            decisions = _decide(config, files, nodes, records=records, no_cache=no_cache)
+            earlier = _earlier_result(config, records, decisions)
+            if earlier is None and not decisions["ExampleGen"].cached:
+                _refuse_early(config)
         if earlier is not None:
             return _nothing_to_do(earlier, decisions, seconds=time.monotonic() - started)
-        if not decisions["ExampleGen"].cached:
-            _refuse_early(config)
         number, folder = _new_run(config.folder / "logs", kind)
         one = Run(number, folder, config, decisions, on_event)
         for skipped in found.skipped:

@@ -33,9 +33,7 @@ def forecast(candidates: Candidates) -> dict[str, Any]:
         "error": None,
     }
     try:
-        plan = planner.plan(
-            settings, shape, predict=candidates.predict, free_bytes=lambda: limit
-        )
+        plan = planner.plan(settings, shape, predict=candidates.predict, free_bytes=lambda: limit)
         told["choice"] = _entry("plan", plan.techniques, candidates, shape, limit)
         told["passed_over"] = [
             _entry(planner.describe(one.techniques), one.techniques, candidates, shape, limit)

@@ -70,9 +70,11 @@ def served(tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path), str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert str(port) in process.stdout.readline()
+            # Before the line with the address it says that the server starts.
+            assert any(str(port) in line for line in process.stdout)
             uri = f"sqlite:///{tmp_path}/mlflow.db"
-            yield SimpleNamespace(name="flights", tracking_uri=uri), port
+            folder = tmp_path / "flights"
+            yield SimpleNamespace(name="flights", tracking_uri=uri, folder=folder), port
         finally:
             process.terminate()
             process.wait(30)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -203,6 +204,10 @@ def test_damaged_data_are_refused_with_column_rows_and_places(project, tmp_path)
     result = said.json
     assert result["status"] == "rejected"
     assert states(said)["Trainer"] == "not_run"
+    gate = next(one for one in result["nodes"] if one["id"] == "DataGate")
+    assert (gate["state"], gate["why"]) == ("failed", "ran: first run; refused")
+    assert gate["seconds"] > 0.0
+    assert whys(said)["Trainer"] == "not reached: DataGate refused"
     by_feature = {}
     for one in result["anomalies"]:
         by_feature.setdefault(one["feature"], []).append(one)
@@ -253,13 +258,33 @@ def test_a_killed_run_leaves_no_process_and_goes_on_to_the_same_model(project, t
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    until = time.monotonic() + 20
+    # The tracking process imports MLflow yet, to say that the run was lost.
+    until = time.monotonic() + 90
     while not no_process_of(tmp_path) and time.monotonic() < until:
         time.sleep(0.1)
     assert no_process_of(tmp_path)
     said = headrace("run", "--json", cwd=tmp_path)
     assert said.code == 0, said.err
     assert said.json["metrics"] == project.first.json["metrics"]
+    # The killed run and this one are one training, listed by the number that was said last.
+    listed = headrace("runs", "--json", cwd=tmp_path).json
+    assert [one["run"] for one in listed["runs"]] == [said.json["run_id"]] == ["2"]
+    assert [(one["run"], one["why"]) for one in listed["unlisted"]] == [("1", "went on as run 2")]
+    for number in ("1", "2", said.json["mlflow"]["run_id"]):
+        assert headrace("runs", "diff", "2", number, cwd=tmp_path).code == 0
+
+
+def test_a_refusal_without_json_is_told_once_and_summed_up_in_one_line(tmp_path):
+    header, *rows = flight_rows(1000)
+    write_rows(tmp_path / "flights.csv", [header, *([*row[:-1], "1"] for row in rows)])
+    write_config(tmp_path)
+    said = headrace("run", cwd=tmp_path)
+    assert said.code == 3, said.out + said.err
+    assert re.search(r"^DataGate +refused +\d+\.\d s  ran: first run$", said.out, re.MULTILINE)
+    assert re.search(r"^  time +\d+\.\d s to start", said.out, re.MULTILINE)
+    assert said.err == (
+        "the data gate refused the data: 1 anomaly in 1 column, told above and in the report\n"
+    )
 
 
 def test_an_interrupted_run_says_so_and_keeps_what_was_finished(tmp_path):
@@ -268,11 +293,18 @@ def test_an_interrupted_run_says_so_and_keeps_what_was_finished(tmp_path):
     process = subprocess.Popen(
         [HEADRACE, "run", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True
     )
-    time.sleep(6)
+    journal = tmp_path / "runs" / "flights" / "logs" / "1" / "events.jsonl"
+    until = time.monotonic() + 120
+    while not journal.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert json.loads(out)["status"] == "interrupted"
+    result = json.loads(out)
+    assert result["status"] == "interrupted"
+    assert {one["state"] for one in result["nodes"]} <= {"ran", "failed", "not_run"}
+    assert all("interrupted" in one["why"] for one in result["nodes"] if one["state"] == "failed")
     assert no_process_of(tmp_path)

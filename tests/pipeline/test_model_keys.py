@@ -74,7 +74,10 @@ def test_what_a_kind_reads_is_taken(tmp_path: Path, text: str) -> None:
             'pipeline.toml:4: data.task: goes with model.kind = "causal-lm" alone; '
             'it holds "causal-lm"; model.kind is "text"',
         ),
-        (TEXT.replace('label = "b"\n', ""), "pipeline.toml:1: data.label: must be set; it is the column"),
+        (
+            TEXT.replace('label = "b"\n', ""),
+            "pipeline.toml:1: data.label: must be set; it is the column",
+        ),
     ],
 )
 def test_what_a_kind_does_not_read_or_lacks_is_refused(

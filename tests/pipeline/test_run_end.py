@@ -83,6 +83,26 @@ def sleeper(on_sigterm: str = "signal.SIG_DFL") -> subprocess.Popen:
     return child
 
 
+def test_an_interrupt_that_a_library_swallows_is_heeded_all_the_same(capsys):
+    class Swallows:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def block():
+        with processes.interruptible():
+            one = Swallows()
+            del one
+            after.append("the block goes on, since nothing can be raised from there")
+
+    handler = signal.getsignal(signal.SIGINT)
+    after = []
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert after
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert capsys.readouterr().err == ""
+
+
 def test_the_first_signal_asks_the_second_ends_and_the_third_leaves(one):
     with sleeper("signal.SIG_IGN") as child, processes.signals(one):
         one.children["nodes"] = child

@@ -80,9 +80,12 @@ def test_only_as_many_blocks_as_needed_are_recomputed() -> None:
     assert counts == [0, 1, 2, 3, 4]
 
 
+SHAPES = [TABULAR, LANGUAGE, replace(TABULAR, rows=300), replace(LANGUAGE, rows=7)]
+
+
 @given(
     limits=st.tuples(st.integers(0, 100_000), st.integers(0, 200_000)),
-    shape=st.sampled_from([TABULAR, LANGUAGE, replace(TABULAR, rows=300), replace(LANGUAGE, rows=7)]),
+    shape=st.sampled_from(SHAPES),
     shard=st.sampled_from(["none", "auto"]),
 )  # fmt: skip
 def test_more_memory_never_plans_a_smaller_micro_batch_or_a_slower_plan(
