@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file, and those of the project's runs, in one process of two."""
     for item in items:
         file = item.nodeid.split("::")[0]
-        group = "project" if "project" in getattr(item, "fixturenames", ()) else file
+        group = "project" if "both" in getattr(item, "fixturenames", ()) else file
         item.add_marker(pytest.mark.xdist_group(group))
 
 

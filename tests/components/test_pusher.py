@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -129,14 +127,15 @@ def test_what_is_no_saved_model_is_not_pushed(tmp_path):
 
 @pytest.mark.slow
 def test_a_push_killed_while_copying_leaves_no_version_and_the_next_one_clears_up(tmp_path, model):
-    code = (
-        "import os, signal, sys; from pathlib import Path; from components import pusher;"
-        "pusher._flush = lambda _: os.kill(os.getpid(), signal.SIGKILL);"
-        "pusher.push(Path(sys.argv[1]), Path(sys.argv[2]))"
-    )
-    command = [sys.executable, "-c", code, str(model), str(tmp_path / "models")]
-    killed = subprocess.run(command, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    child = os.fork()
+    if not child:
+        pusher._flush = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            pusher.push(model, tmp_path / "models")
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     (rest,) = os.listdir(tmp_path / "models")
     assert rest.startswith(pusher.INCOMING)
     assert push(model, tmp_path / "models")[0] == 1

@@ -18,8 +18,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tracked import track
 
-from components import tracking, untracked
+from components import untracked
 from components.tracking import MlflowStore
 from components.tracking_follow import Follower
 from trainer import journal
@@ -359,16 +360,23 @@ def test_a_live_marker_is_not_taken_by_another_process(tmp_path):
     marks[0].release()
 
 
-def start_tracking(events: Path) -> subprocess.Popen:
-    folder = events.parent
-    with open(folder / "tracking.log", "wb") as log, open(folder / "out", "wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "components.tracking", events, events.parent / "tracking.json"],
-            stdout=output,
-            stderr=log,
-            cwd=events.parent,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
+# Forked from a process that imported MLflow: an import a process would take longer than the test.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([
+    "components.tracking",
+    "mlflow.store.tracking.sqlalchemy_store",
+])
+
+
+def start_tracking(events: Path) -> multiprocessing.process.BaseProcess:
+    process = PROCESSES.Process(target=track, args=(events,))
+    process.start()
+    return process
+
+
+def ended(process: multiprocessing.process.BaseProcess, seconds: float) -> int | None:
+    process.join(seconds)
+    return process.exitcode
 
 
 def wait_for(condition, seconds: float = 120.0):
@@ -386,21 +394,9 @@ def test_eight_new_runs_at_once_make_one_store_and_one_experiment(tmp_path):
     for events in journals:
         train(events, 1, 20)
         end(events)
-    # Forked from a process that imported MLflow, so that all reach the empty folder at once.
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([
-        "components.tracking",
-        "mlflow.store.tracking.sqlalchemy_store",
-    ])
-    running = [
-        processes.Process(target=tracking.main, args=([events, events.parent / "tracking.json"],))
-        for events in journals
-    ]
-    for process in running:
-        process.start()
-    for process in running:
-        process.join(300)
-    assert [process.exitcode for process in running] == [0] * 8
+    # All reach the empty folder at once.
+    running = [start_tracking(events) for events in journals]
+    assert [ended(process, 300) for process in running] == [0] * 8
     assert pipeline.markers() == []
     runs = pipeline.runs()
     assert len(runs) == 8
@@ -424,14 +420,14 @@ def test_a_run_whose_process_is_killed_is_killed_in_mlflow(pipeline):
     train(events, 1, 3)
     wait_for(lambda: told(events, "tracking"))
     # Neither Ctrl-C nor a closed terminal ends the record before the run's end.
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGHUP)
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGHUP)
     (run,) = pipeline.runs()
     assert run.info.status == "RUNNING"
     train(events, 4, 4)
     runner.kill()
     runner.wait()
-    assert process.wait(60) == 0
+    assert ended(process, 60) == 0
     (run,) = pipeline.runs()
     assert run.info.status == "KILLED"
     assert pipeline.steps(run, "train/loss") == [1, 2, 3, 4]
@@ -444,7 +440,7 @@ def test_what_a_killed_tracking_process_left_is_ended_by_the_next(pipeline):
     train(events, 1, 3)
     wait_for(lambda: told(events, "tracking"))
     process.kill()
-    process.wait()
+    assert ended(process, 60) == -signal.SIGKILL
     train(events, 4, 5)
     end(events, "failed", 4)
     assert pipeline.runs()[0].info.status == "RUNNING"
@@ -461,9 +457,9 @@ def test_a_tracking_process_that_is_told_to_end_waits_for_the_end_of_the_run(pip
     events, _ = pipeline.run("1")
     process = start_tracking(events)
     wait_for(lambda: told(events, "tracking"))
-    process.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
     threading.Timer(2.0, end, (events, "interrupted", 143)).start()
-    assert process.wait(30) == 0
+    assert ended(process, 30) == 0
     assert pipeline.runs()[0].data.tags["headrace.exit_code"] == "143"
     # It prints nothing, and leaves nothing where it was started.
     assert (events.parent / "out").read_bytes() == b""
@@ -518,7 +514,7 @@ def test_a_server_that_is_away_keeps_no_run_waiting_and_gets_all_of_it_later(
     train(events, 4, 6)
     started = time.monotonic()
     end(events)
-    assert start_tracking(events).wait(120) == 1
+    assert ended(start_tracking(events), 120) == 1
     assert time.monotonic() - started < 60
     (said,) = told(events, "tracking")
     assert said["stored"] is False
@@ -531,7 +527,7 @@ def test_a_server_that_is_away_keeps_no_run_waiting_and_gets_all_of_it_later(
     try:
         second, _ = pipeline.run("2")
         end(second)
-        assert start_tracking(second).wait(120) == 0
+        assert ended(start_tracking(second), 120) == 0
         first, other = pipeline.runs()
         assert (first.info.run_name, other.info.run_name) == ("1", "2")
         assert first.info.status == other.info.status == "FINISHED"

@@ -61,6 +61,19 @@ def headrace(*arguments, cwd=None, timeout=400) -> Said:
     return Said(done.returncode, done.stdout, done.stderr)
 
 
+def processes_of(folder: Path) -> list[str]:
+    """Return the other processes that have the folder in their command line or environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in told and int(path.name) != os.getpid():
+            found.append(path.name)
+    return found
+
+
 def flight_rows(rows: int, *, start: int = 0) -> list[list[str]]:
     """Return a header and flight records of the installed package, spread over its year."""
     from pipeline.examples import flights

@@ -73,6 +73,8 @@ def test_it_is_refused_in_one_line_before_anything_heavy(name, tmp_path):
     # A bound against imports of TensorFlow, with room for a busy machine.
     assert time.monotonic() - started < 20
     assert not (tmp_path / "runs" / "bad" / "ExampleGen").exists()
+    if name not in {"ragged rows", "unknown key"}:
+        return  # the data and the configuration: one of each is enough for the form
     asked = headrace("run", "--json", cwd=tmp_path)
     assert asked.code == 2
     result = json.loads(asked.out)
