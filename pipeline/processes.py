@@ -17,7 +17,7 @@ from typing import Any
 from components import fingerprint, provenance
 from pipeline import cache
 from pipeline.config import PipelineConfig
-from trainer import journal, supervisor
+from trainer import cluster, journal, supervisor
 from trainer.errors import TrainingError
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -76,7 +76,11 @@ def start(one: Run) -> None:
     """Start training's process, so that it imports while data are read, and the nodes' own."""
     trains = one.decisions.get("Trainer") or one.decisions["MemoryPlanner"]
     if not trains.cached:
-        one.children["training"] = supervisor.start(one.folder / "training")
+        workers = 1 if "MemoryPlanner" in one.decisions else one.config.training.workers
+        if cluster.VARIABLE in os.environ:
+            workers = 1  # a cluster from outside, in which this process is one of them
+        for rank, child in enumerate(supervisor.start(one.folder / "training", workers=workers)):
+            one.children[f"training {rank}" if rank else "training"] = child
     with open(one.folder / "pipeline.log", "ab") as log:
         one.children["nodes"] = subprocess.Popen(
             [sys.executable, "-m", "pipeline.dag", str(one.folder)],

@@ -6,10 +6,11 @@ where variables take no memory; the one that is chosen is then built for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer import devices, planner
@@ -22,7 +23,7 @@ from trainer.models import kinds
 from trainer.models.built import Built
 from trainer.settings import Job, Techniques
 from trainer.shard import Parameters, Sharding
-from trainer.state import TrainState
+from trainer.state import TrainState, set_variables
 from trainer.step import Step, make_step
 from trainer.strategy import Replicas
 
@@ -121,6 +122,12 @@ class Candidates:
         """Build the model and its step, to be trained."""
         with self.replicas.scope():
             return self._make(techniques, self.replicas)
+
+    def whole(self, arrays: Mapping[str, np.ndarray]) -> Built:
+        """Return the model of these weights, by slot, with no other worker and no technique."""
+        built = self._build(Techniques(1), None)
+        set_variables(built.model, arrays)
+        return built
 
     def again(self, candidate: Candidate, techniques: Techniques) -> Candidate:
         """Return the same model and state with a step for another micro-batch."""

@@ -38,6 +38,12 @@ class Workers:
     addresses: tuple[str, ...] = ()
 
     @property
+    def on_this_host(self) -> int:
+        """How many workers run on the host of this one, itself included."""
+        hosts = [one.rpartition(":")[0] for one in self.addresses]
+        return hosts.count(hosts[self.rank]) if hosts else self.count
+
+    @property
     def place_on_host(self) -> int:
         """How many workers of lower rank run on the same host as this one."""
         hosts = [one.rpartition(":")[0] for one in self.addresses]

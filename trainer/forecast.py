@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer import devices, planner
-from trainer.candidates import Candidates
+from trainer.candidates import Candidates, of_workers
 from trainer.errors import MemoryExceeded, SettingError
 from trainer.settings import Job, Techniques, TrainingSettings
 
@@ -23,7 +23,8 @@ def forecast(candidates: Candidates) -> dict[str, Any]:
         ``relative_time`` (1 is the fastest) and ``fits``.
     """
     settings, shape = candidates.job.training, candidates.shape()
-    limit = planner.limit_bytes(settings, devices.free_bytes)
+    share = 1 if devices.gpus() else shape.workers
+    limit = planner.limit_bytes(settings, lambda: devices.free_bytes() // share)
     told: dict[str, Any] = {
         "limit_bytes": limit,
         "global_batch": settings.global_batch,
@@ -101,4 +102,5 @@ def of_job(job: Job) -> dict[str, Any]:
     """Return the forecast of a job."""
     from trainer.loop import Run
 
-    return forecast(Run(job).candidates)
+    count = job.training.workers
+    return forecast(Run(job, replicas=of_workers(count) if count > 1 else None).candidates)

@@ -28,7 +28,9 @@ from trainer.errors import CheckpointError, MemoryExceeded, SettingError
 from trainer.models.built import Built
 from trainer.progress import Progress, Recent, Skips
 from trainer.settings import Job
+from trainer.state import MODEL_SLOTS
 from trainer.step import Outcome, attempt
+from trainer.strategy import Replicas
 
 
 class Interrupted(Exception):
@@ -87,10 +89,10 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
 class Run:
     """One process's share of a training: its parts, and how far it is."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, replicas: Replicas | None = None) -> None:
         self.job = job
         self.settings = job.training
-        self.replicas = replicated.choose()
+        self.replicas = replicas or replicated.choose()
         self.columns = Columns.open(job.train, job.features)
         self.eval_columns = Columns.open(job.eval, job.features)
         self.batches = Batches(
@@ -119,13 +121,20 @@ class Run:
             SettingError: when nothing fits the limit that was set, or a technique cannot be had.
         """
         offload.check(self.settings.offload, has_gpu=bool(devices.gpus()))
-        self.plan = self.candidates.choose()
+        self.plan = self.candidates.choose(self._free_bytes)
         self.prediction = self.plan.prediction
         self.techniques = self.plan.techniques
         candidate = self.candidates.build(self.techniques)
         self.built, self.state, self.step = candidate.built, candidate.state, candidate.step
         self.state.join(self.replicas.control)
         self.skips = Skips(is_scaled=self.state.is_scaled)
+
+    def _free_bytes(self) -> int:
+        """Return what each worker may take: those of one host share its memory, and all agree."""
+        workers = self.replicas.workers
+        share = 1 if devices.gpus() else workers.on_this_host
+        least = self.replicas.control.smallest(tf.constant(devices.free_bytes() // share, tf.int64))
+        return int(least.numpy())
 
     def shrink(self) -> None:
         """Take a smaller micro-batch, the global batch unchanged; on all workers at once.
@@ -442,7 +451,16 @@ class Run:
             "best_epoch": progress.best_epoch,
         }
         self.tell("training_done", **facts)
-        return Trained(self.built, predictions, facts, progress.history)
+        return Trained(self._whole(), predictions, facts, progress.history)
+
+    def _whole(self) -> Built:
+        """Return the model as one process can run it; every worker takes part in gathering it."""
+        if not self.state.are_gathered:
+            return self.built
+        slots = [
+            (name, one) for name, one in self.state.each_array() if name.startswith(MODEL_SLOTS)
+        ]
+        return self.candidates.whole(dict(slots)) if self.leads else self.built
 
     def _use_best(self) -> bool:
         """Load the weights of the best evaluation; tell whether that changed them."""

@@ -23,6 +23,16 @@ MOMENTS = ("first/", "second/")
 """How the names of the optimizer's moments begin."""
 
 
+def set_variables(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> None:
+    """Give a whole model the weights and other variables of a state's whole arrays, by slot."""
+    values = {name.rpartition("/")[0]: one for name, one in arrays.items()}
+    for kind, variables in (
+        ("weight", model.trainable_variables), ("other", model.non_trainable_variables),
+    ):  # fmt: skip
+        for place, one in enumerate(variables):
+            one.assign(values[f"{kind}/{place:03d}"])
+
+
 class TrainState:
     """The state; make it in the scope of the replicas.
 

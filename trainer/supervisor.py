@@ -1,8 +1,10 @@
-"""The training process from outside: started, given its job, watched, started again.
+"""The training processes from outside: started, given their job, watched, started again.
 
 They meet in a folder: ``worker.json`` (who waits), ``job.json`` (what to do, taken by renaming
 it), ``result.json`` (how it ended, whole or absent), ``worker.log``. The process that starts the
-worker early need not be the one that gives it the job. Standard library only, no TensorFlow.
+worker early need not be the one that gives it the job. Of several workers, worker k beyond the
+first has the same in ``worker-k``; when one of them dies, all are started again, since the others
+wait for it in the middle of a step. Standard library only, no TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainer import cluster
 from trainer.errors import WorkerLost, from_facts
 from trainer.settings import Job, to_json
 
@@ -27,6 +31,10 @@ JOB, TAKEN, RESULT, LOG, WAITING, EXIT = (
 POLL_SECONDS = 0.05
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
 STOP_SECONDS = 30.0
+LOST_SECONDS = 2.0
+"""How long the other workers may go on once one has died: they wait for it in a collective."""
+RANK = "HEADRACE_RANK"
+"""The environment's variable that tells a worker which of those on this machine it is."""
 PR_SET_PDEATHSIG = 1
 INTERRUPTED_CODES = {128 + signal.SIGINT: "SIGINT", 128 + signal.SIGTERM: "SIGTERM"}
 
@@ -43,13 +51,31 @@ def die_with_parent(parent: int = 0) -> None:
 
 
 def start(
-    folder: str | os.PathLike[str], *, python: str = sys.executable
-) -> subprocess.Popen[bytes]:
-    """Start a worker that imports TensorFlow and waits for a job in `folder`.
+    folder: str | os.PathLike[str], *, workers: int = 1, python: str = sys.executable
+) -> list[subprocess.Popen[bytes]]:
+    """Start workers that import TensorFlow and wait for a job in `folder`; return them by rank.
 
-    It ends with the calling process. Its output goes to ``worker.log``.
+    They end with the calling process. The output of each goes to its ``worker.log``.
     """
-    folder = Path(folder)
+    if workers == 1:
+        return [_start(Path(folder), {}, python=python)]
+    addresses = cluster.free_addresses(workers)
+    return [
+        _start(
+            place,
+            {cluster.VARIABLE: cluster.describe(addresses, rank), RANK: str(rank)},
+            python=python,
+        )
+        for rank, place in enumerate(places(Path(folder), workers))
+    ]
+
+
+def places(folder: Path, workers: int) -> list[Path]:
+    """Return the folder of each worker, by rank."""
+    return [folder, *(folder / f"worker-{rank}" for rank in range(1, workers))]
+
+
+def _start(folder: Path, told: dict[str, str], *, python: str) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (WAITING, JOB, TAKEN, EXIT):
         (folder / name).unlink(missing_ok=True)
@@ -58,6 +84,7 @@ def start(
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
         "HEADRACE_PARENT": str(os.getpid()),
+        **told,
     }
     with open(folder / LOG, "ab") as log:
         process = subprocess.Popen(
@@ -77,49 +104,71 @@ def run(
 ) -> dict[str, Any]:
     """Have the job done and return its result.
 
-    The worker that waits in `folder` takes it, or a new one. When the worker dies, the job goes on
-    from its last checkpoint in another, at most `max_restarts` times. An error that the worker
-    told of is not tried again: it would come again.
+    The workers that wait in `folder` take it, or new ones. When one dies, the job goes on from its
+    last checkpoint in others, at most `max_restarts` times. An error that a worker told of is not
+    tried again: it would come again.
 
     Returns: the content of ``result.json``.
 
     Raises:
-        HeadraceError: the one that the worker told of.
+        from_facts: the error that a worker told of.
         WorkerLost: when it died more often than that, or was asked to end.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    result = Path(job.result or folder / RESULT).resolve()
-    job = replace(job, result=str(result))
+    count = workers_of(job)
+    results = [
+        Path(job.result or folder / RESULT).resolve(),
+        *((place / RESULT).resolve() for place in places(folder, count)[1:]),
+    ]
     for attempt in range(max_restarts + 1):
-        worker = _Worker.waiting_in(folder) or _Worker(folder, start(folder, python=python))
-        result.unlink(missing_ok=True)
-        write_json(folder / JOB, to_json(job))
+        gang = _Gang.waiting_in(folder, count) or _Gang.started_in(folder, count, python=python)
+        for worker, result in zip(gang.workers, results, strict=True):
+            result.unlink(missing_ok=True)
+            write_json(worker.folder / JOB, to_json(replace(job, result=str(result))))
         try:
-            code = worker.wait()
+            codes = gang.wait()
         except BaseException:
-            worker.stop()
+            gang.stop()
             raise
-        if result.exists():
-            return _accept(json.loads(result.read_text(encoding="utf-8")))
+        told = {
+            rank: json.loads(one.read_text(encoding="utf-8"))
+            for rank, one in enumerate(results)
+            if one.exists()
+        }
+        for one in told.values():
+            # That it lost another one is no error of its own.
+            if one["status"] != "ok" and one["error"]["type"] != WorkerLost.__name__:
+                raise from_facts(one["error"])
+        if 0 in told and told[0]["status"] == "ok":
+            return told[0]
+        silent = [rank for rank, code in codes.items() if code != 0 and rank not in told]
+        rank = (silent or list(codes))[0]
+        code, log = codes[rank], gang.workers[rank].folder / LOG
+        who = f"worker {rank} of {count}" if count > 1 else "the training process"
         if code in INTERRUPTED_CODES:
             raise WorkerLost(
-                f"the training process was asked to end by {INTERRUPTED_CODES[code]}",
-                where=str(folder / LOG), right="run again to go on from its last checkpoint",
+                f"{who} was asked to end by {INTERRUPTED_CODES[code]}",
+                where=str(log), right="run again to go on from its last checkpoint",
             )  # fmt: skip
         if attempt < max_restarts:
             time.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
     raise WorkerLost(
-        f"the training process died {max_restarts + 1} times, the last time {describe_exit(code)}",
-        where=str(folder / LOG),
+        f"{who} died {describe_exit(code)}, and training was started {max_restarts + 1} times"
+        if count > 1
+        else f"{who} died {max_restarts + 1} times, the last time {describe_exit(code)}",
+        where=str(log),
         right="the log says more; run again to go on from the last checkpoint",
     )
 
 
-def _accept(result: dict[str, Any]) -> dict[str, Any]:
-    if result["status"] != "ok":
-        raise from_facts(result["error"])
-    return result
+def workers_of(job: Job) -> int:
+    """Return how many processes do a job here: a cluster from outside has its own, one of them us.
+
+    A plan asks one process about all of them.
+    """
+    is_one_of_many = cluster.VARIABLE in os.environ
+    return 1 if is_one_of_many or job.purpose == "plan" else job.training.workers
 
 
 def describe_exit(code: int | None) -> str:
@@ -168,19 +217,67 @@ class _Worker:
             time.sleep(POLL_SECONDS)
         return self.child.returncode if self.child is not None else _told_code(self.folder)
 
-    def stop(self) -> None:
-        """Ask it to save and end; make it end when it does not."""
-        until = time.monotonic() + STOP_SECONDS
-        self._send(signal.SIGTERM)
+    def end(self, until: float) -> None:
+        """Make it end when it has not by then, in seconds of the monotonic clock."""
         while self.is_alive() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
-        self._send(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         if self.child is not None:
             self.child.wait()
 
-    def _send(self, number: int) -> None:
+    def send(self, number: int) -> None:
+        """Send a signal, if it still runs."""
         if self.is_alive():
             os.kill(self.pid, number)
+
+
+class _Gang:
+    """The workers of one training on this machine, by rank."""
+
+    def __init__(self, workers: Sequence[_Worker]) -> None:
+        self.workers = workers
+
+    @classmethod
+    def waiting_in(cls, folder: Path, count: int) -> _Gang | None:
+        """Return the live workers that wait in `folder`, if there are so many; others are ended."""
+        found = [_Worker.waiting_in(place) for place in places(folder, count)]
+        live = [one for one in found if one is not None]
+        if len(live) == count:
+            return cls(live)
+        cls(live).stop()
+        return None
+
+    @classmethod
+    def started_in(cls, folder: Path, count: int, *, python: str) -> _Gang:
+        """Return new workers."""
+        children = start(folder, workers=count, python=python)
+        return cls([
+            _Worker(place, child)
+            for place, child in zip(places(folder, count), children, strict=True)
+        ])
+
+    def wait(self) -> dict[int, int | None]:
+        """Wait until all have ended, of which none goes on long without another.
+
+        Returns: the exit codes by rank, in the order in which they ended.
+        """
+        codes: dict[int, int | None] = {}
+        while len(codes) < len(self.workers):
+            for rank, worker in enumerate(self.workers):
+                if rank not in codes and not worker.is_alive():
+                    codes[rank] = worker.wait()
+            if any(codes.values()) and len(codes) < len(self.workers):
+                self.stop(seconds=LOST_SECONDS)
+            time.sleep(POLL_SECONDS)
+        return codes
+
+    def stop(self, *, seconds: float = STOP_SECONDS) -> None:
+        """Ask all to save and end; make those end that do not."""
+        for one in self.workers:
+            one.send(signal.SIGTERM)
+        until = time.monotonic() + seconds
+        for one in self.workers:
+            one.end(until)
 
 
 def _told_code(folder: Path) -> int | None:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer import imports, supervisor
-from trainer.errors import HeadraceError, MemoryExceeded, TrainingError
+from trainer import cluster, imports, supervisor
+from trainer.errors import HeadraceError, MemoryExceeded, TrainingError, WorkerLost
 from trainer.settings import Job, job_from_json
 
 READY = "ready.json"
@@ -53,7 +53,9 @@ def prepare() -> None:
 
         from trainer import export, loop  # ruff: ignore[unused-import] - they import the rest
 
-    tf.function(lambda x: tf.reduce_sum(x @ x))(tf.zeros([WARM_UP_ROWS, WARM_UP_ROWS]))
+    if cluster.VARIABLE not in os.environ:
+        # With other workers, its runtime starts when it is told of them.
+        tf.function(lambda x: tf.reduce_sum(x @ x))(tf.zeros([WARM_UP_ROWS, WARM_UP_ROWS]))
 
 
 def wait_for_job(folder: Path) -> Job:
@@ -85,6 +87,8 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
     if job.purpose == "plan":
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
     trained = loop.train(job, stop=stop)
+    if os.environ.get(supervisor.RANK, "0") != "0":
+        return {"status": "ok", "error": None}
     export.export(trained.built, job.features, job.export)
     path = folder / PREDICTIONS
     aside = path.with_name(f".{PREDICTIONS}")
@@ -120,6 +124,11 @@ def _ours(error: BaseException, log: Path) -> HeadraceError:
         return MemoryExceeded(
             f"memory ran out while training: {first[:200]}", where="training.micro_batch",
             right=f"a smaller one, or training.recompute = true; the full account is in {log}",
+        )  # fmt: skip
+    if cluster.VARIABLE in os.environ and "ollective" in str(error):
+        return WorkerLost(
+            f"another worker was lost in the middle of a step: {first[:200]}", where=str(log),
+            right="its own log says why; all go on from the last checkpoint",
         )  # fmt: skip
     return TrainingError(
         f"training failed: {type(error).__name__}: {first[:300]}", where=str(log),

@@ -65,7 +65,7 @@ def test_without_a_place_the_result_stands_in_the_folder(
 
 def test_a_waiting_worker_takes_the_job(fake: Any) -> None:
     job, folder, python = fake(TAKE + ANSWER)
-    waiting = supervisor.start(folder, python=python)
+    (waiting,) = supervisor.start(folder, python=python)
     assert supervisor.run(job, folder, max_restarts=0, python=python)["answer"] == 1
     waiting.wait(timeout=10)
     assert _starts(folder) == 1
@@ -73,7 +73,7 @@ def test_a_waiting_worker_takes_the_job(fake: Any) -> None:
 
 def test_a_worker_that_died_while_it_waited_is_replaced(fake: Any) -> None:
     job, folder, python = fake(TAKE + ANSWER)
-    waiting = supervisor.start(folder, python=python)
+    (waiting,) = supervisor.start(folder, python=python)
     waiting.kill()
     while _is_running(waiting.pid):  # it stays a zombie, which is not alive
         time.sleep(0.01)

@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_is_started_again_and_ends_the_same(
     job = replace(job, result="")
     folder = tmp_path / "worker"
     # The first one waits; it is killed once it has done steps, from beside this process.
-    waiting = supervisor.start(folder)
+    (waiting,) = supervisor.start(folder)
     killer = subprocess.Popen([
         sys.executable, "-c",
         f"""
@@ -153,10 +153,44 @@ os.kill({waiting.pid}, 9)
     assert np.load(result["predictions"]).shape == (40, 1)
 
 
+def test_three_workers_end_as_one_also_when_one_of_them_is_killed(
+    tmp_path: Path, make_job: Any
+) -> None:
+    # 11 rows over 3 workers: 4, 4 and 3; the last 2 of an epoch leave two workers with none.
+    alone = make_job(rows=24, global_batch=11, steps=40, every_steps=5, name="alone")
+    alone = replace(alone, training=replace(alone.training, micro_batch=2))
+    one = supervisor.run(alone, tmp_path / "one", max_restarts=0)
+    shared = replace(_elsewhere(alone, tmp_path / "shared"), result="")
+    shared = replace(shared, training=replace(shared.training, workers=3, shard="gradients"))
+    folder = tmp_path / "three"
+    waiting = supervisor.start(folder, workers=3)
+    killer = subprocess.Popen([
+        sys.executable, "-c",
+        f"""
+import os, time
+from trainer import journal
+while not any(e["event"] == "checkpoint" for e in journal.read({shared.events!r})[0]):
+    time.sleep(0.01)
+os.kill({waiting[1].pid}, 9)
+""",
+    ])  # fmt: skip
+    three = supervisor.run(shared, folder, max_restarts=2)
+    assert killer.wait(timeout=60) == 0
+    assert [one.wait(timeout=60) for one in waiting][1] == -signal.SIGKILL
+    assert three["training"]["resumed_from_step"] > 0
+    told = journal.read(shared.events)[0]
+    assert {e["workers"] for e in told if e["event"] == "training_started"} == {3}
+    np.testing.assert_allclose(
+        np.load(three["predictions"]), np.load(one["predictions"]), rtol=2e-4, atol=2e-5
+    )
+    losses = [[e["train_loss"] for e in run["history"]] for run in (one, three)]
+    np.testing.assert_allclose(*losses, rtol=2e-4)
+
+
 def test_sigterm_saves_and_ends_with_143(tmp_path: Path, make_job: Any) -> None:
     job = make_job(rows=2000, global_batch=4, steps=100_000, every_steps=10_000)
     folder = tmp_path / "worker"
-    worker = supervisor.start(folder)
+    (worker,) = supervisor.start(folder)
     supervisor.write_json(folder / supervisor.JOB, to_json(job))
     while _count(job) < 2:
         assert worker.poll() is None

@@ -111,6 +111,8 @@ def build(
             "the attention of a model of your own cannot be chunked from outside",
             where="training.attention", holds='"chunked"', right='"plain" or "auto"',
         )  # fmt: skip
+    # Keras would put an account of the call before the message of any error, ours too.
+    keras.config.disable_traceback_filtering()
     running = Blocks(techniques.recompute, parameters)
     specs, label = feature_specs(features), label_spec(features.label)
     builder = find(settings.kind)

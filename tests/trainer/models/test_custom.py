@@ -149,7 +149,7 @@ def test_random_numbers_without_a_seed_cannot_be_recomputed(write: Write) -> Non
     batch = batch_of()
 
     def loss(built: Built) -> tf.Tensor:
-        run = tf.function(lambda: built.sums(batch, tf.constant([1, 2]), True)[0])
+        run = tf.function(lambda: built.sums(batch, tf.constant([1, 2]), True)[0], autograph=False)
         return run.get_concrete_function()
 
     loss(build(kind))
