@@ -141,4 +141,4 @@ def test_the_error_of_a_refusal_is_the_whole_line(one):
     refused = DataRefused("column a holds words", where="a.csv:2", right="correct them")
     journal.append(one.events, "error", id="DataGate", facts=refused.facts(), exit_code=3)
     one.follow()
-    assert run_end._error_line(one, 3) == "a.csv:2: column a holds words; correct them"
+    assert run_end.error_line(one, 3) == "a.csv:2: column a holds words; correct them"

@@ -26,7 +26,7 @@ def _stop_after(steps: int) -> Callable[[], int]:
 
 
 def _weights(trained: loop.Trained) -> list[np.ndarray]:
-    return [np.array(one.value.numpy()) for one in trained.model.trainable_variables]
+    return [np.array(one.value.numpy()) for one in trained.built.model.trainable_variables]
 
 
 def _assert_same(one: loop.Trained, other: loop.Trained) -> None:

@@ -389,14 +389,14 @@ def test_each_worker_holds_its_part_of_what_the_level_cuts(gangs: list[Any]) -> 
 
 @pytest.mark.slow
 def test_each_level_takes_the_memory_that_it_says(gangs: list[Any]) -> None:
-    # TensorFlow's allocator, MiB: 8 of weights, 16 of moments, and up to a quarter that lies idle
+    # TensorFlow's allocator, MiB: 8 of weights, 16 of moments, and up to a third that lies idle
     # in chunks larger than what was asked for
     n = len(gangs)
     right = {"none": 24, "optimizer": 8 + 16 / n, "gradients": 8 + 16 / n, "parameters": 24 / n}
     for found in gangs:
         for level in LEVELS:
             memory = found[f"{level} memory"]
-            assert 0.98 * right[level] < memory["held"] < 1.25 * right[level], level
+            assert 0.98 * right[level] < memory["held"] < 1.34 * right[level], level
             assert memory["told"] == pytest.approx(right[level], rel=0.02)
         peak = {level: found[f"{level} memory"]["peak"] for level in LEVELS}
         # gradient sums of parts alone; and weights of one block at a time
