@@ -115,7 +115,7 @@ def test_numbers_arrive_standardised_and_0_where_missing() -> None:
      "    return keras.Model(x, layers.Dense(1)(x))\n", ('"other"', "no column", "delay")),
     ("def build(features, label):\n    x = features['delay'].input()\n"
      "    return keras.Model(x, layers.Activation('relu')(x))\n", ("no weights",)),
-])  # fmt: skip
+], ids=lambda one: "words" if isinstance(one, tuple) else "text")  # fmt: skip
 def test_what_cannot_be_trained_is_told_in_one_message(write: Write, text: str, words) -> None:
     kind = write(text)
     with pytest.raises(SettingError) as caught:
