@@ -127,8 +127,8 @@ for number, keys in enumerate({cases!r}):
     os.waitpid(child, 0)
 """
 CASES = [
-    {"micro_batch": 300}, {"recompute": True}, {"precision": "mixed_bfloat16"},
-    {"kind": "somebody's own"},
+    {}, {"micro_batch": 300}, {"recompute": True}, {"precision": "mixed_bfloat16"},
+    {"kind": "somebody's own"}, {"kind": "somebody's own", "micro_batch": 256},
 ]  # fmt: skip
 
 
