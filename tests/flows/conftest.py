@@ -94,7 +94,7 @@ def said_by(process: subprocess.Popen) -> Said:
 def kill_in_training(folder: Path, runs: Path) -> list[str]:
     """Run, kill once a checkpoint is written; return the processes that did not end with it."""
     journal = runs / "logs" / "1" / "events.jsonl"
-    with subprocess.Popen([HEADRACE, "run", "--json"], cwd=folder, stdout=subprocess.PIPE) as run:
+    with started(folder) as run:
         until = time.monotonic() + 300
         while time.monotonic() < until and run.poll() is None:
             if journal.exists() and '"event": "checkpoint"' in journal.read_text():

@@ -73,8 +73,6 @@ def test_it_is_refused_in_one_line_before_anything_heavy(name, tmp_path):
     # A bound against imports of TensorFlow, with room for a busy machine.
     assert time.monotonic() - started < 20
     assert not (tmp_path / "runs" / "bad" / "ExampleGen").exists()
-    if name not in {"ragged rows", "unknown key"}:
-        return  # the data and the configuration: one of each is enough for the form
     asked = headrace("run", "--json", cwd=tmp_path)
     assert asked.code == 2
     result = json.loads(asked.out)
@@ -110,6 +108,38 @@ def test_a_port_in_use(tmp_path):
         said = headrace("ui", "--port", port, cwd=tmp_path)
     assert said.code == 2
     assert len(said.err.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "labels", "kind"),
+    [
+        ("one class", ["1"] * 40, "LABEL_ONE_VALUE"),
+        ("labels missing", ["0", "1", ""] * 13 + ["0"], "LABEL_MISSING"),
+    ],
+)
+def test_labels_that_cannot_be_trained_on_are_refused_by_the_gate(tmp_path, name, labels, kind):
+    rows = [
+        ROWS[0],
+        *([row[0], row[1], label] for row, label in zip(ROWS[1:], labels, strict=True)),
+    ]
+    project(tmp_path, text(rows))
+    said = headrace("run", "--json", cwd=tmp_path)
+    assert said.code == 3, said.out + said.err
+    assert kind in {one["kind"] for one in said.json["anomalies"]}
+    assert said.json["status"] == "rejected"
+    assert not (tmp_path / "runs" / "bad" / "models").exists()
+
+
+@pytest.mark.slow
+def test_three_rows_are_refused_for_their_empty_split_or_trained_on(tmp_path):
+    project(tmp_path, "a,label\n1,0\n2,1\n3,0\n")
+    said = headrace("run", "--json", cwd=tmp_path)
+    assert said.code in {0, 3}
+    if said.code == 3:
+        assert "rows" in said.json["error"]
+    else:
+        assert said.json["training"]["steps"] > 0
 
 
 @pytest.mark.slow

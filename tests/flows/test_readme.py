@@ -2,10 +2,14 @@
 
 import os
 import re
+import signal
+import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
-from flows.commands import headrace
+from flows.commands import HEADRACE, headrace
 
 from pipeline import config
 
@@ -53,3 +57,29 @@ def test_a_command_of_the_readme_does_what_it_says(command, project):
         del os.environ["BROWSER"]
     assert said.code == 0, said.err
     assert said.out.strip()
+
+
+@pytest.mark.slow
+def test_the_ui_answers_until_ctrl_c(project):
+    (command,) = [one for one in commands() if " ui " in one]
+    port = 5987
+    process = subprocess.Popen(
+        [HEADRACE, *command.split()[1:], "--port", str(port)],
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 150
+        answer = None
+        while answer is None and time.monotonic() < until and process.poll() is None:
+            try:
+                answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).status
+            except OSError:
+                time.sleep(0.5)
+        assert answer == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode in {0, 130}
+    assert str(port) in out

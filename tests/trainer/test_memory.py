@@ -119,8 +119,8 @@ for number, keys in enumerate({cases!r}):
     os.waitpid(child, 0)
 """
 CASES = [
-    {"micro_batch": 300}, {"recompute": True}, {"precision": "mixed_bfloat16"},
-    {"kind": "own_deep:build"},
+    {}, {"micro_batch": 300}, {"recompute": True}, {"precision": "mixed_bfloat16"},
+    {"kind": "own_deep:build"}, {"kind": "own_deep:build", "micro_batch": 256},
 ]  # fmt: skip
 
 

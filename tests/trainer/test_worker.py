@@ -150,7 +150,14 @@ os.kill({waiting.pid}, 9)
     # the allocator's own count, and what was foreseen of it
     assert result["training"]["peak_memory_bytes"] > 0
     assert Path(job.export, "saved_model.pb").exists()
-    assert np.load(result["predictions"]).shape == (40, 1)
+    predictions = np.load(result["predictions"])
+    assert predictions.shape == (40, 1)
+    again = supervisor.run(
+        replace(job, result=str(tmp_path / "again.json")), tmp_path / "second", max_restarts=0
+    )
+    assert again["training"]["resumed_from_step"] == 600
+    np.testing.assert_array_equal(np.load(again["predictions"]), predictions)
+    assert again["history"] == result["history"]
 
 
 def test_three_workers_end_as_one_also_when_one_of_them_is_killed(
