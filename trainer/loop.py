@@ -8,10 +8,12 @@ was not.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +40,7 @@ from trainer.candidates import Candidate, Candidates
 from trainer.errors import CheckpointError, MemoryExceeded, SettingError
 from trainer.models.built import Built
 from trainer.progress import Progress, Recent, Skips
+from trainer.saving import Saves
 from trainer.settings import Job
 from trainer.state import MODEL_SLOTS
 from trainer.step import Outcome, attempt
@@ -78,12 +81,16 @@ class Trained:
     metrics: monitoring.Metrics | None = None
 
 
-def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
+def train(
+    job: Job, *, stop: Callable[[], int] = lambda: 0, beat: Callable[[float], None] = lambda _: None
+) -> Trained:
     """Train from the last good checkpoint, or from the start, to the end.
 
     Args:
         job: what to train, on what, and where its checkpoints and events go.
         stop: asked after each step; a signal's number ends training once its state is saved.
+        beat: told that this process lives: the seconds of the step that it has done, or 0 before
+            something of which nobody knows how long it takes.
 
     Raises:
         Interrupted: when `stop` said so.
@@ -92,7 +99,7 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
         CheckpointError: when one cannot be written.
         MemoryExceeded: when nothing fits the memory that is free.
     """
-    run = Run(job)
+    run = Run(job, beat=beat)
     run.show()
     run.choose()
     run.restore()
@@ -106,8 +113,15 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
 class Run:
     """One process's share of a training: its parts, and how far it is."""
 
-    def __init__(self, job: Job, *, replicas: Replicas | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        replicas: Replicas | None = None,
+        beat: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self.job = job
+        self.beat = beat
         self.settings = job.training
         self.replicas = replicas or replicated.choose()
         self.columns = Columns.open(job.train, job.features)
@@ -127,6 +141,7 @@ class Run:
         self.saved_step = 0
         self.is_warm = False
         self.recent = Recent()
+        self.saves = Saves(job.checkpoints, keep=job.checkpoint.keep, tell=self._is_saved)
         self.metrics: monitoring.Metrics | None = None
         self.step_began = self.own_seconds = 0.0
 
@@ -212,7 +227,13 @@ class Run:
     @cached_property
     def predictor(self) -> evaluation.Predictor:
         """The traced predictions, so that each evaluation does not trace them anew."""
-        return evaluation.predictor(self.built, self.job.features)
+        predict = evaluation.predictor(self.built, self.job.features)
+
+        def alive(inputs: Mapping[str, Any]) -> tf.Tensor:
+            self.beat(0.0)
+            return predict(inputs)
+
+        return alive
 
     # Where it stands
 
@@ -263,10 +284,9 @@ class Run:
         }
 
     def save(self) -> None:
-        """Write a checkpoint of this step, unless there is one."""
+        """Have a checkpoint of this step written, unless there is one."""
         if self.saved_step == self.progress.step:
             return
-        started = time.monotonic()
         # All workers give their parts; one of them writes.
         arrays = self.state.arrays()
         self.saved_step = self.progress.step
@@ -274,19 +294,14 @@ class Run:
             return
         facts = {
             "of": self._identity(),
-            "progress": dataclasses.asdict(self.progress),
+            "progress": dataclasses.asdict(self.progress),  # a copy, of the history too
             "micro_batch": self.techniques.micro_batch,
         }
-        path = checkpoint.save(
-            self.job.checkpoints,
-            arrays,
-            facts,
-            step=self.progress.step,
-            keep=self.job.checkpoint.keep,
-            best_step=self.progress.best_step or None,
-        )
-        seconds = time.monotonic() - started
-        self.tell("checkpoint", step=self.saved_step, path=str(path), seconds=seconds)
+        best_step = self.progress.best_step or None
+        self.saves.begin(arrays, facts, step=self.progress.step, best_step=best_step)
+
+    def _is_saved(self, step: int, path: Path, seconds: float) -> None:
+        self.tell("checkpoint", step=step, path=str(path), seconds=seconds)
 
     @property
     def leads(self) -> bool:
@@ -360,6 +375,7 @@ class Run:
                 self.one_step(batch, waiting_seconds=time.monotonic() - waits)
                 if number := self.asked_to_stop(stop):
                     self.save()
+                    self.saves.wait()
                     self._stop_showing()
                     raise Interrupted(number)
                 if self.is_complete:
@@ -367,6 +383,10 @@ class Run:
                 waits = time.monotonic()
         finally:
             batches.close()
+            if sys.exc_info()[0]:
+                # The process may end at once: what was begun is finished first.
+                with contextlib.suppress(CheckpointError):
+                    self.saves.wait()
 
     def asked_to_stop(self, stop: Callable[[], int]) -> int:
         """Return the signal that asked any worker to end; 0: none did."""
@@ -405,11 +425,13 @@ class Run:
             batch: this worker's share.
             waiting_seconds: for which it was waited for.
         """
+        self.saves.check()
         started = self.step_began = time.monotonic()
         outcome = Outcome(*(one.numpy().item() for one in self.update(batch)))
         seconds = time.monotonic() - started
         if self.metrics:
             self.metrics.step(waiting_seconds=waiting_seconds, computing_seconds=seconds)
+        usual_seconds = seconds if self.is_warm else 0.0
         self._count(outcome, seconds)
         self._check_finite(outcome, batch)
         progress = self.progress
@@ -418,13 +440,16 @@ class Run:
         if ends_epoch or self.recent.is_due():
             self._report(outcome, ends_epoch=ends_epoch)
         if ends_epoch:
+            self.beat(0.0)
             self.evaluate()
         if (
             self.is_complete
             or progress.step % self.job.checkpoint.every_steps == 0
             or progress.best_step == progress.step
         ):
+            self.beat(0.0)
             self.save()
+        self.beat(usual_seconds)
 
     @property
     def epoch(self) -> int:
@@ -499,6 +524,8 @@ class Run:
 
     def finish(self) -> Trained:
         """Return what came out; after an early stop, with the weights of the best evaluation."""
+        self.beat(0.0)
+        self.saves.wait()
         progress = self.progress
         is_fresh = progress.step > self.start_step
         if progress.stopped_early:

@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer import cluster
+from trainer import cluster, journal, pulse
 from trainer.errors import WorkerLost, from_facts
 from trainer.settings import Job, to_json
 
@@ -33,9 +33,16 @@ BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
 STOP_SECONDS = 30.0
 LOST_SECONDS = 2.0
 """How long the other workers may go on once one has died: they wait for it in a collective."""
+SILENT_SECONDS = 120.0
+"""A worker that does no step for so long, and for `PATIENCE` of its slowest steps, hangs."""
+PATIENCE = 20.0
+UNKNOWN_SECONDS = 1800.0
+"""The same where nobody knows how long it takes: imports, tracing, an evaluation, the export."""
+LOOK_SECONDS = 1.0
 RANK = "HEADRACE_RANK"
 """The environment's variable that tells a worker which of those on this machine it is."""
 PR_SET_PDEATHSIG = 1
+STOPPED = {"T", "t"}
 INTERRUPTED_CODES = {128 + signal.SIGINT: "SIGINT", 128 + signal.SIGTERM: "SIGTERM"}
 
 
@@ -88,7 +95,7 @@ def places(folder: Path, workers: int) -> list[Path]:
 
 def _start(folder: Path, told: dict[str, str], *, python: str) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (WAITING, JOB, TAKEN, EXIT):
+    for name in (WAITING, JOB, TAKEN, EXIT, pulse.NAME):
         (folder / name).unlink(missing_ok=True)
     root = str(Path(__file__).resolve().parent.parent)
     environment = {
@@ -140,7 +147,7 @@ def run(
             result.unlink(missing_ok=True)
             write_json(worker.folder / JOB, to_json(replace(job, result=str(result))))
         try:
-            codes = gang.wait()
+            codes = gang.wait(is_watched=job.purpose == "train")
         except BaseException:
             gang.stop()
             raise
@@ -156,19 +163,25 @@ def run(
         if 0 in told and told[0]["status"] == "ok":
             return told[0]
         silent = [rank for rank, code in codes.items() if code != 0 and rank not in told]
-        rank = (silent or list(codes))[0]
+        rank = gang.hung if gang.hung is not None else (silent or list(codes))[0]
         code, log = codes[rank], gang.workers[rank].folder / LOG
         who = f"worker {rank} of {count}" if count > 1 else "the training process"
-        if code in INTERRUPTED_CODES:
+        how = f"died {describe_exit(code)}" if gang.hung is None else gang.describe_hang()
+        if gang.hung is None and code in INTERRUPTED_CODES:
             raise WorkerLost(
                 f"{who} was asked to end by {INTERRUPTED_CODES[code]}",
                 where=str(log), right="run again to go on from its last checkpoint",
             )  # fmt: skip
         if attempt < max_restarts:
+            journal.append(
+                job.events, "warning", id="Trainer",
+                message=f"{who} {how}; training goes on from its last checkpoint "
+                f"(restart {attempt + 1} of {max_restarts}; its log is {log})",
+            )  # fmt: skip
             time.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
     raise WorkerLost(
-        f"{who} died {describe_exit(code)}, and training was started {max_restarts + 1} times"
-        if count > 1
+        f"{who} {how}, and training was started {max_restarts + 1} times"
+        if count > 1 or gang.hung is not None
         else f"{who} died {max_restarts + 1} times, the last time {describe_exit(code)}",
         where=str(log),
         right="the log says more; run again to go on from the last checkpoint",
@@ -244,11 +257,43 @@ class _Worker:
             os.kill(self.pid, number)
 
 
+class _Silence:
+    """How long a worker has given no sign of life.
+
+    Attributes:
+        beats: signs that it gave.
+        seconds: since the last one, by the time that this process was itself awake.
+    """
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.seconds = 0.0
+        self._looked = time.monotonic()
+
+    def is_too_long(self, folder: Path) -> bool:
+        """Look, now and then; tell whether the worker of the folder hangs."""
+        passed = time.monotonic() - self._looked
+        if passed < LOOK_SECONDS:
+            return False
+        self._looked += passed
+        beats, slowest = pulse.read(folder)
+        if beats != self.beats:
+            self.beats, self.seconds = beats, 0.0
+            return False
+        # A gap between two looks is this process's own: it was stopped, as by Ctrl-Z, and so
+        # were they.
+        self.seconds += min(passed, 2 * LOOK_SECONDS)
+        bound = max(SILENT_SECONDS, PATIENCE * slowest) if slowest else UNKNOWN_SECONDS
+        return self.seconds > bound
+
+
 class _Gang:
     """The workers of one training on this machine, by rank."""
 
     def __init__(self, workers: Sequence[_Worker]) -> None:
         self.workers = workers
+        self.hung: int | None = None
+        self._silence = [_Silence() for _ in workers]
 
     @classmethod
     def waiting_in(cls, folder: Path, count: int) -> _Gang | None:
@@ -269,8 +314,11 @@ class _Gang:
             for place, child in zip(places(folder, count), children, strict=True)
         ])
 
-    def wait(self) -> dict[int, int | None]:
+    def wait(self, *, is_watched: bool = True) -> dict[int, int | None]:
         """Wait until all have ended, of which none goes on long without another.
+
+        Args:
+            is_watched: whether they give signs of life, and one that gives none is ended.
 
         Returns: the exit codes by rank, in the order in which they ended.
         """
@@ -281,8 +329,25 @@ class _Gang:
                     codes[rank] = worker.wait()
             if any(codes.values()) and len(codes) < len(self.workers):
                 self.stop(seconds=LOST_SECONDS)
+            elif is_watched and self.hung is None and len(codes) < len(self.workers):
+                self.hung = self._find_hung(codes)
+                if self.hung is not None:
+                    self.stop(seconds=LOST_SECONDS)
             time.sleep(POLL_SECONDS)
         return codes
+
+    def _find_hung(self, ended: Collection[int]) -> int | None:
+        """Return the worker that hangs; of those that wait for one another, the one behind."""
+        live = [rank for rank in range(len(self.workers)) if rank not in ended]
+        # Each of them is looked at, so that it is known who is behind.
+        if True not in [self._silence[one].is_too_long(self.workers[one].folder) for one in live]:
+            return None
+        stopped = [rank for rank in live if _state(self.workers[rank].pid) in STOPPED]
+        return min(stopped or live, key=lambda rank: self._silence[rank].beats)
+
+    def describe_hang(self) -> str:
+        """Return what the worker that hung did, after it was ended."""
+        return f"hung: it did no step for {self._silence[self.hung or 0].seconds:.0f} s"
 
     def stop(self, *, seconds: float = STOP_SECONDS) -> None:
         """Ask all to save and end; make those end that do not."""
@@ -303,12 +368,21 @@ def _told_code(folder: Path) -> int | None:
 
 def _start_time(pid: int) -> str:
     """Return when a live process started (field 22 of proc(5)'s stat); empty: there is none."""
+    fields = _facts(pid)
+    return "" if not fields or fields[0] in {"Z", "X"} else fields[19]
+
+
+def _state(pid: int) -> str:
+    """Return a process's state as proc(5) names it; empty: there is none."""
+    return (_facts(pid) or [""])[0]
+
+
+def _facts(pid: int) -> list[str]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in {"Z", "X"} else fields[19]
+        return []
+    return text.rpartition(")")[2].split()
 
 
 def write_json(path: Path, value: Any) -> None:

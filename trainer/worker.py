@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer import cluster, imports, supervisor
+from trainer import cluster, imports, pulse, supervisor
 from trainer.errors import HeadraceError, MemoryExceeded, TrainingError, WorkerLost
 from trainer.settings import Job, job_from_json
 
@@ -86,7 +86,7 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
         sys.path.insert(0, job.folder)
     if job.purpose == "plan":
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
-    trained = loop.train(job, stop=stop)
+    trained = loop.train(job, stop=stop, beat=pulse.Pulse(folder).beat)
     if os.environ.get(supervisor.RANK, "0") != "0":
         if trained.metrics:
             trained.metrics.close()

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from trainer import supervisor
+from trainer import journal, supervisor
 from trainer.errors import MemoryExceeded, SettingError, WorkerLost
+from trainer.pulse import Pulse
 from trainer.settings import Job
 
 TAKE = 'while [ ! -e "$3/job.json" ]; do sleep 0.02; done; mv "$3/job.json" "$3/job.taken.json"\n'
@@ -128,6 +129,73 @@ def test_one_that_was_asked_to_end_is_not_started_again(fake: Any, code: int, na
     with pytest.raises(WorkerLost, match=f"asked to end by {name}"):
         supervisor.run(job, folder, max_restarts=3, python=python)
     assert _starts(folder) == 1
+
+
+BEAT = """
+cat > "$3/beat.py" <<'END'
+import sys, time
+from pathlib import Path
+from trainer import pulse
+one = pulse.Pulse(Path(sys.argv[1]))
+for _ in range(int(sys.argv[2])):
+    one.beat(0.05)
+    time.sleep(0.05)
+END
+"""
+BEATS = BEAT + f'"{sys.executable}" "$3/beat.py" "$3" '
+
+
+def test_one_that_is_stopped_hangs_and_is_started_again_though_it_takes_no_signal(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
+    once = '[ "$(wc -l < "$3/starts")" -lt 2 ] && kill -STOP $$\n'
+    job, folder, python = fake(TAKE + BEATS + "3\n" + once + ANSWER)
+    assert supervisor.run(job, folder, max_restarts=1, python=python)["answer"] == 1
+    assert _starts(folder) == 2
+    (said,) = journal.read(job.events)[0]
+    assert said["event"] == "warning"
+    assert "the training process hung: it did no step for" in said["message"]
+    assert "restart 1 of 1" in said["message"]
+
+
+def test_one_that_hangs_too_often_is_lost_and_it_is_said_that_it_hung(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
+    job, folder, python = fake(TAKE + BEATS + "3\nexec sleep 60\n")
+    with pytest.raises(WorkerLost, match=r"hung: it did no step for .* started 1 times"):
+        supervisor.run(job, folder, max_restarts=0, python=python)
+
+
+def test_one_that_does_steps_for_longer_than_that_does_not_hang(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.2)
+    job, folder, python = fake(TAKE + BEATS + "60\n" + ANSWER)
+    assert supervisor.run(job, folder, max_restarts=0, python=python)["answer"] == 1
+
+
+def test_a_silence_is_not_counted_while_the_supervisor_was_stopped_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
+    Pulse(tmp_path).beat(1.0)
+    silence = supervisor._Silence()
+    now += 2.0
+    assert not silence.is_too_long(tmp_path)
+    now += 10_000.0  # Ctrl-Z, and fg hours later
+    assert not silence.is_too_long(tmp_path)
+    for _ in range(200):
+        now += supervisor.LOOK_SECONDS
+        silence.is_too_long(tmp_path)
+    assert silence.is_too_long(tmp_path) or silence.seconds > supervisor.SILENT_SECONDS
 
 
 def test_an_interrupt_ends_the_worker_too(fake: Any) -> None:
