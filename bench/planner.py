@@ -173,7 +173,7 @@ def in_child(folder: Path, number: int, case: tuple[str, dict, dict]) -> dict[st
         try:
             (folder / str(number)).write_text(json.dumps(measure(*case)))
             code = 0
-        except BaseException:
+        except BaseException:  # ruff: ignore[blind-except] - told, and the parent ends
             traceback.print_exc()
         finally:
             os._exit(code)
