@@ -55,11 +55,18 @@ def example(
 
 
 @app.command()
-def check(config: Config = "pipeline.toml", as_json: Json = False) -> int:
+def check(
+    config: Config = "pipeline.toml",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Say what would go wrong, and run nothing."""
     from pipeline import lines, preflight
 
-    result = preflight.result(_load(config))
+    result = preflight.result(_load(config, set_))
     text = lines.findings(result["findings"], result["environment"])
     display.show_result(result, text, as_json=as_json, hang=lines.FINDING_HANG)
     return InputError.exit_code if result["error"] else 0
