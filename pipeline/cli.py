@@ -55,11 +55,39 @@ def example(
 
 
 @app.command()
-def check(config: Config = "pipeline.toml", as_json: Json = False) -> int:
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file, a folder or a glob.")],
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help="What is written.")] = "pipeline.toml",
+) -> int:
+    """Look at your own files and write a commented pipeline.toml that runs as it is.
+
+    Asks what it cannot know when it sits at a terminal, and never when it does not.
+    """
+    from pipeline import wizard
+
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    display.show(wizard.write(data, label, Path(out), _ask if asks else None))
+    return 0
+
+
+def _ask(question: str, default: str) -> str:
+    return str(typer.prompt(question, default=default, err=True))
+
+
+@app.command()
+def check(
+    config: Config = "pipeline.toml",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Say what would go wrong, and run nothing."""
     from pipeline import lines, preflight
 
-    result = preflight.result(_load(config))
+    result = preflight.result(_load(config, set_))
     text = lines.findings(result["findings"], result["environment"])
     display.show_result(result, text, as_json=as_json, hang=lines.FINDING_HANG)
     return InputError.exit_code if result["error"] else 0
