@@ -8,7 +8,7 @@
 
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help environment run test test-fast check bench
+.PHONY: help environment prometheus run test test-fast check bench
 
 # uv from the path, from pip's own folder, or from the folder that `environment` makes.
 export PATH := $(PATH):$(HOME)/.local/bin:$(CURDIR)/.uv-tool/bin
@@ -40,7 +40,15 @@ run: environment
 	$(IN) headrace example flights
 	$(IN) headrace run flights/pipeline.toml
 
-test: environment
+# Tests that need a Prometheus are skipped without it, with that reason.
+prometheus:
+	if ! command -v promtool > /dev/null || ! command -v prometheus > /dev/null; then \
+	  echo "no prometheus and promtool here: the tests of the alerts will be skipped."; \
+	  echo "To run them: apt-get install prometheus, or, without its service,"; \
+	  echo "  apt-get download prometheus && dpkg -x prometheus_*.deb DIR && export PATH=\$$PATH:DIR/usr/bin"; \
+	fi
+
+test: environment prometheus
 	$(IN) pytest -n 2 --dist loadgroup
 
 test-fast: environment

@@ -25,6 +25,7 @@ from trainer.settings import (
     Features,
     Job,
     ModelSettings,
+    MonitoringSettings,
     to_json,
     training_from_json,
 )
@@ -115,6 +116,7 @@ def _job(settings: dict[str, Any], described: Features, *, state: Path, export: 
         events=os.environ.get("HEADRACE_EVENTS", ""),
         result="",
         folder=settings.get("folder", ""),
+        monitoring=MonitoringSettings(**settings.get("monitoring", {})),
     )
 
 

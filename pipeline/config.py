@@ -33,6 +33,7 @@ from trainer.settings import (
     FORBID_UNKNOWN_KEYS,
     CheckpointSettings,
     ModelSettings,
+    MonitoringSettings,
     TrainingSettings,
     key,
     require,
@@ -204,6 +205,9 @@ class PipelineConfig(BaseModel):
     )
     tracking: TrackingSettings = Field(
         TrackingSettings(), description="where MLflow keeps the runs"
+    )
+    monitoring: MonitoringSettings = Field(
+        MonitoringSettings(), description="how training can be watched from outside"
     )
 
     _source: Source = PrivateAttr(Source(path="pipeline.toml", tables={}))

@@ -24,7 +24,6 @@ NOT_YET = (
     "validation.skew",
     "checkpoint.remote",
     "tracking.register",
-    "monitoring",
     "beam",
     "kubeflow",
 )

@@ -119,6 +119,7 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
         "training": to_json(config.training),
         "checkpoint": to_json(config.checkpoint),
         "checkpoints": str(config.folder / "checkpoints"),
+        "monitoring": to_json(config.monitoring),
     }
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from trainer.errors import SettingError, WorkerLost
 
 VARIABLE = "TF_CONFIG"
+RESTARTS = "HEADRACE_RESTARTS"
+"""The environment's variable that tells how often the workers of a run were started again."""
 RIGHT = '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 WAIT_SECONDS = 600.0
 """How long the other workers may take to start."""

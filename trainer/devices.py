@@ -6,7 +6,12 @@ first tensor is made; `trainer.worker` sets it. Without it a peak cannot be told
 
 from __future__ import annotations
 
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -69,17 +74,83 @@ def free_bytes() -> int:
     return _host_free_bytes()
 
 
-def _gpu_free_bytes() -> int:
+@dataclass(frozen=True)
+class GpuReading:
+    """What the driver says of one GPU: its name, and what `trainer.monitoring` shows."""
+
+    name: str
+    utilization_ratio: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+
+
+def gpu_readings() -> list[GpuReading]:
+    """Return what the driver says of this process's GPUs; empty: there is none, or no driver."""
+    names = [one.name.split("physical_device:")[-1] for one in tf.config.get_visible_devices("GPU")]
+    if not names:
+        return []
+    found = []
+    with _driver() as pynvml:
+        for place in driver_places(names, os.environ) if pynvml else ():
+            try:
+                handle = _handle(pynvml, place)
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                share = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            except pynvml.NVMLError:  # of a part of a GPU (MIG) the driver tells no utilisation
+                continue
+            found.append(GpuReading(place, share, int(memory.used), int(memory.total)))
+    return found
+
+
+def driver_places(names: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the driver's numbers, or UUIDs, of GPUs that TensorFlow calls ``GPU:0`` and so on.
+
+    ``CUDA_VISIBLE_DEVICES`` chooses some and gives them new numbers; the driver's NVML does not
+    read it. Both count alike where the GPUs are of one kind.
+    """
+    chosen = [one.strip() for one in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    numbers = [int(one.rpartition(":")[2]) for one in names]
+    if chosen == [""]:
+        return [str(one) for one in numbers]
+    return [chosen[one] for one in numbers if one < len(chosen)]
+
+
+def _handle(pynvml: Any, place: str) -> Any:
+    if place.isdecimal():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(place))
+    return pynvml.nvmlDeviceGetHandleByUUID(place)
+
+
+@contextmanager
+def _driver() -> Generator[Any, None, None]:
+    """Give what asks the driver, for as long as it is needed.
+
+    Yields:
+        The `pynvml` module, ready to be asked; None where it or the driver is missing.
+    """
     try:
         import pynvml
     except ImportError:
-        return _host_free_bytes()
-    pynvml.nvmlInit()
+        yield None
+        return
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(len(gpus()))]
-        return min(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in handles)
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+def _gpu_free_bytes() -> int:
+    with _driver() as pynvml:
+        if pynvml is None:
+            return _host_free_bytes()
+        places = driver_places(gpus(), os.environ)
+        handles = [_handle(pynvml, place) for place in places]
+        return min(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in handles)
 
 
 def _host_free_bytes() -> int:

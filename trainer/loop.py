@@ -9,6 +9,7 @@ was not.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, devices, evaluation, journal, offload, planner, precision
+from trainer import (
+    checkpoint,
+    cluster,
+    devices,
+    evaluation,
+    journal,
+    monitoring,
+    offload,
+    planner,
+    precision,
+)
 from trainer import strategy as replicated
 from trainer.accumulation import accumulation_steps
 from trainer.batches import Batches, Columns, ahead
@@ -31,6 +42,9 @@ from trainer.settings import Job
 from trainer.state import MODEL_SLOTS
 from trainer.step import Outcome, attempt
 from trainer.strategy import Replicas
+
+LAST_LOOK_SECONDS = 5.0
+"""How long whoever watches may take to see that training was interrupted."""
 
 
 class Interrupted(Exception):
@@ -54,12 +68,14 @@ class Trained:
         predictions: of the eval split with them, as `evaluation.predict` gives them.
         facts: those of the event ``training_done``.
         history: one entry an evaluation: step, epoch, train_loss, and the metrics.
+        metrics: what Prometheus is shown, until it is closed; None: nothing.
     """
 
     built: Built
     predictions: np.ndarray
     facts: dict[str, Any]
     history: list[dict[str, Any]]
+    metrics: monitoring.Metrics | None = None
 
 
 def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
@@ -77,6 +93,7 @@ def train(job: Job, *, stop: Callable[[], int] = lambda: 0) -> Trained:
         MemoryExceeded: when nothing fits the memory that is free.
     """
     run = Run(job)
+    run.show()
     run.choose()
     run.restore()
     run.announce()
@@ -110,6 +127,31 @@ class Run:
         self.saved_step = 0
         self.is_warm = False
         self.recent = Recent()
+        self.metrics: monitoring.Metrics | None = None
+        self.step_began = self.own_seconds = 0.0
+
+    def show(self) -> None:
+        """Let Prometheus watch this worker, where a port is set.
+
+        Raises:
+            SettingError: when the port is taken, unless training was going on already.
+        """
+        first = self.job.monitoring.port
+        if not first:
+            return
+        workers, restarts = self.replicas.workers, int(os.environ.get(cluster.RESTARTS, "0"))
+        port = first + workers.place_on_host
+        try:
+            self.metrics = monitoring.Metrics(port, rank=workers.rank, restarts=restarts)
+        except SettingError as error:
+            if not restarts:
+                raise
+            self.warn(f"training goes on, but nobody can watch it: {error}")
+
+    def _stop_showing(self) -> None:
+        if self.metrics:
+            self.metrics.stop()
+            self.metrics.close(most_seconds=LAST_LOOK_SECONDS)
 
     # What is trained
 
@@ -254,7 +296,9 @@ class Run:
     # What it says
 
     def tell(self, event: str, **facts: Any) -> None:
-        """Add an event to the run's journal."""
+        """Add an event to the run's journal, and show what it tells."""
+        if self.metrics:
+            self.metrics.take(event, facts)
         if self.leads:
             journal.append(self.job.events, event, **facts)
 
@@ -266,6 +310,12 @@ class Run:
         """Say what is about to happen."""
         settings, techniques = self.settings, self.techniques
         per_epoch = self.batches.steps_per_epoch
+        if self.metrics:
+            self.metrics.begin(
+                steps=self.total_steps, done=self.start_step, tokens=self.built.tokens,
+                every_steps=self.job.checkpoint.every_steps, scaled=self.state.is_scaled,
+            )  # fmt: skip
+            self.metrics.set("headrace_eval_loss_rises", self.progress.rises)
         self.tell(
             "training_started",
             steps=self.total_steps, steps_per_epoch=per_epoch,
@@ -304,14 +354,17 @@ class Run:
         """
         steps = range(self.progress.step, self.total_steps)
         batches = ahead(replicated.share(self.replicas, self.batches.at(one)) for one in steps)
+        waits = time.monotonic()
         try:
             for batch in batches:
-                self.one_step(batch)
+                self.one_step(batch, waiting_seconds=time.monotonic() - waits)
                 if number := self.asked_to_stop(stop):
                     self.save()
+                    self._stop_showing()
                     raise Interrupted(number)
                 if self.is_complete:
                     return
+                waits = time.monotonic()
         finally:
             batches.close()
 
@@ -319,8 +372,12 @@ class Run:
         """Return the signal that asked any worker to end; 0: none did."""
         if self.replicas.workers.count == 1:
             return stop()
-        number = tf.constant(float(stop()))
-        return int(self.replicas.control.largest(number).numpy())
+        # The slowest and the fastest travel along: another collective would cost milliseconds.
+        own = self.own_seconds
+        most = self.replicas.control.largest(tf.constant([float(stop()), own, -own])).numpy()
+        if self.metrics and most[2] < 0:
+            self.metrics.set("headrace_straggler_ratio", float(most[1] / -most[2]))
+        return int(most[0])
 
     def update(self, batch: dict[str, Any]) -> Outcome:
         """Change the state by one batch, with smaller micro-batches where memory runs out.
@@ -336,15 +393,24 @@ class Run:
         return done
 
     def is_too_much(self) -> bool:
-        """Tell whether the peak has passed the limit that was set."""
+        """Tell, once this worker's own part of a step is done, whether the limit was passed."""
+        self.own_seconds = time.monotonic() - self.step_began
         is_set = self.settings.memory_limit != "auto"
         return is_set and devices.peak_bytes() > self.plan.limit_bytes
 
-    def one_step(self, batch: dict[str, Any]) -> None:
-        """Do one step and what is due after it."""
-        started = time.monotonic()
+    def one_step(self, batch: dict[str, Any], *, waiting_seconds: float = 0.0) -> None:
+        """Do one step and what is due after it.
+
+        Args:
+            batch: this worker's share.
+            waiting_seconds: for which it was waited for.
+        """
+        started = self.step_began = time.monotonic()
         outcome = Outcome(*(one.numpy().item() for one in self.update(batch)))
-        self._count(outcome, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        if self.metrics:
+            self.metrics.step(waiting_seconds=waiting_seconds, computing_seconds=seconds)
+        self._count(outcome, seconds)
         self._check_finite(outcome, batch)
         progress = self.progress
         is_last = progress.step == self.total_steps
@@ -426,6 +492,8 @@ class Run:
             after_rises=self.settings.early_stop.after_rises,
         )
         self.progress.epoch_loss = self.progress.epoch_examples = 0.0
+        if self.metrics:
+            self.metrics.set("headrace_eval_loss_rises", self.progress.rises)
         self.tell("evaluation", **place, **metrics)
         self.recent.restart()
 
@@ -451,7 +519,7 @@ class Run:
             "best_epoch": progress.best_epoch,
         }
         self.tell("training_done", **facts)
-        return Trained(self._whole(), predictions, facts, progress.history)
+        return Trained(self._whole(), predictions, facts, progress.history, self.metrics)
 
     def _whole(self) -> Built:
         """Return the model as one process can run it; every worker takes part in gathering it."""

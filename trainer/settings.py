@@ -178,6 +178,21 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True)
+class MonitoringSettings:
+    """How training can be watched from outside."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    port: int = key(
+        0, "Prometheus endpoint of the first worker; the next one on this machine has the next; "
+        "0: off"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        require(0 <= self.port < 2**16, "port", f"must be 0 to 65535; it holds {self.port}")
+
+
+@dataclass(frozen=True)
 class NumberFeature:
     """A numeric column as the model reads it.
 
@@ -293,6 +308,7 @@ class Job:
         result: JSON file written last, whole or absent.
         folder: what a model of the person's own is imported from; empty: no place of its own.
         purpose: ``train``; ``plan``: say what training would need; ``measure``: measure that.
+        monitoring: how the process can be watched.
     """
 
     model: ModelSettings
@@ -307,6 +323,7 @@ class Job:
     result: str
     folder: str = ""
     purpose: Literal["train", "plan", "measure"] = "train"
+    monitoring: MonitoringSettings = MonitoringSettings()
 
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -353,6 +370,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
         model=ModelSettings(**values["model"]),
         training=training_from_json(values["training"]),
         checkpoint=CheckpointSettings(**values["checkpoint"]),
+        monitoring=MonitoringSettings(**values["monitoring"]),
         features=Features(
             numbers=tuple(
                 NumberFeature(**{**one, "edges": tuple(one["edges"])})

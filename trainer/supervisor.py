@@ -51,19 +51,30 @@ def die_with_parent(parent: int = 0) -> None:
 
 
 def start(
-    folder: str | os.PathLike[str], *, workers: int = 1, python: str = sys.executable
+    folder: str | os.PathLike[str],
+    *,
+    workers: int = 1,
+    python: str = sys.executable,
+    restarts: int = 0,
 ) -> list[subprocess.Popen[bytes]]:
     """Start workers that import TensorFlow and wait for a job in `folder`; return them by rank.
 
     They end with the calling process. The output of each goes to its ``worker.log``.
+
+    Args:
+        folder: where they meet.
+        workers: how many.
+        python: that runs them.
+        restarts: how often workers of this job were started before.
     """
+    again = {cluster.RESTARTS: str(restarts)}
     if workers == 1:
-        return [_start(Path(folder), {}, python=python)]
+        return [_start(Path(folder), again, python=python)]
     addresses = cluster.free_addresses(workers)
     return [
         _start(
             place,
-            {cluster.VARIABLE: cluster.describe(addresses, rank), RANK: str(rank)},
+            {cluster.VARIABLE: cluster.describe(addresses, rank), RANK: str(rank), **again},
             python=python,
         )
         for rank, place in enumerate(places(Path(folder), workers))
@@ -122,7 +133,9 @@ def run(
         *((place / RESULT).resolve() for place in places(folder, count)[1:]),
     ]
     for attempt in range(max_restarts + 1):
-        gang = _Gang.waiting_in(folder, count) or _Gang.started_in(folder, count, python=python)
+        gang = _Gang.waiting_in(folder, count) or _Gang.started_in(
+            folder, count, python=python, restarts=attempt
+        )
         for worker, result in zip(gang.workers, results, strict=True):
             result.unlink(missing_ok=True)
             write_json(worker.folder / JOB, to_json(replace(job, result=str(result))))
@@ -248,9 +261,9 @@ class _Gang:
         return None
 
     @classmethod
-    def started_in(cls, folder: Path, count: int, *, python: str) -> _Gang:
+    def started_in(cls, folder: Path, count: int, *, python: str, restarts: int) -> _Gang:
         """Return new workers."""
-        children = start(folder, workers=count, python=python)
+        children = start(folder, workers=count, python=python, restarts=restarts)
         return cls([
             _Worker(place, child)
             for place, child in zip(places(folder, count), children, strict=True)

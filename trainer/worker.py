@@ -88,6 +88,8 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
     trained = loop.train(job, stop=stop)
     if os.environ.get(supervisor.RANK, "0") != "0":
+        if trained.metrics:
+            trained.metrics.close()
         return {"status": "ok", "error": None}
     export.export(trained.built, job.features, job.export)
     path = folder / PREDICTIONS
@@ -95,6 +97,8 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
     with open(aside, "wb") as file:
         np.save(file, trained.predictions)
     aside.replace(path)
+    if trained.metrics:
+        trained.metrics.close()
     return {
         "status": "ok",
         "error": None,

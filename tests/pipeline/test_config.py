@@ -190,7 +190,6 @@ def test_a_wrong_setting_is_refused_with_line_key_value_and_what_is_right(refuse
     [
         '[checkpoint]\nremote = ""',
         '[tracking]\nregister = ""',
-        "[monitoring]\nport = 0",
         '[beam]\nrunner = "local"',
         "[kubeflow]\nnodes = 1",
         "[validation]\nskew = { threshold = 0.1 }",
