@@ -26,7 +26,6 @@ NOT_YET = (
     "tracking.register",
     "monitoring",
     "beam",
-    "kubeflow",
 )
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 
