@@ -39,27 +39,12 @@ def _wrong(config: PipelineConfig) -> Iterator[SettingError]:
             'must be 1 or more where training.precision is "mixed_float16", which needs a GPU',
             'set it, or take training.precision = "auto"',
         )
-    if settings.nodes > 1 and not settings.volume and not settings.pipeline_root:
+    if settings.nodes > 1:
         yield _refused(
             config,
             "kubeflow.nodes",
-            "must be 1 where the nodes have no store that all of them reach",
-            "set kubeflow.volume to a claim that many nodes may mount (ReadWriteMany), or "
-            "kubeflow.pipeline_root to a bucket",
-        )
-    if settings.nodes > 1 and config.training.workers > 1:
-        yield _refused(
-            config,
-            "training.workers",
-            "must be 1 where kubeflow.nodes is more",
-            "each node is one worker with all its GPUs",
-        )
-    if config.training.global_batch < settings.nodes:
-        yield _refused(
-            config,
-            "training.global_batch",
-            f"must be at least kubeflow.nodes ({settings.nodes})",
-            "raise it: every node needs an example of each update",
+            "must be 1: training on many machines is not available in this version",
+            "leave it out, and set kubeflow.gpus_per_node for more devices",
         )
 
 
@@ -70,8 +55,7 @@ def _image(config: PipelineConfig) -> Iterator[SettingError]:
             config,
             "kubeflow.image",
             "must be set",
-            "build one with: headrace kubeflow manifests, and name it as registry/name:tag or "
-            "registry/name@sha256:...",
+            "name one that holds headrace, as registry/name:tag or registry/name@sha256:...",
         )
     if not IMAGE.fullmatch(image):
         yield _refused(

@@ -34,7 +34,7 @@ def compile_(
     from kubeflow import compilation, package
 
     package.write_whole(out, compilation.compile_config(loaded))
-    display.show([out, "", f"next: headrace kubeflow submit {config} --package {out}"])
+    display.show([out, "", f"next: upload it in the KFP dashboard, or: kfp run create -f {out}"])
     return 0
 
 

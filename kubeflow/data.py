@@ -48,8 +48,6 @@ def _fetched(address: str, folder: Path) -> list[Path]:
     store = s3fs.S3FileSystem()
     try:
         keys = sorted(store.glob(address)) if set("*?[") & set(address) else [address[5:]]
-        if not keys:
-            raise FileNotFoundError(address)
         paths = []
         for key in keys:
             path = folder / key
@@ -62,6 +60,8 @@ def _fetched(address: str, folder: Path) -> list[Path]:
             where=address,
             right="check the address, and the Secret that kubeflow.secret names",
         ) from error
+    if not paths:
+        raise DataFileError("no file is there", where=address, right="check the pattern")
     return paths
 
 

@@ -206,7 +206,7 @@ def task_names(ids: list[str]) -> dict[str, str]:
                 holds=name.replace("_", "-"),
                 right="give one of them another id",
             )
-        taken[name] = names[one] = name
+        taken[name], names[one] = one, name
     return names
 
 

@@ -1,4 +1,4 @@
-"""What KFP's dashboard shows of a node: the report, numbers, the ROC curve, the confusion matrix."""
+"""What KFP's dashboard shows of a node: report, numbers, ROC curve, confusion matrix."""
 
 from __future__ import annotations
 

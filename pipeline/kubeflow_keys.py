@@ -36,7 +36,6 @@ class KubeflowSettings:
     )
     nodes: int = key(1, "machines that train together")
     gpus_per_node: int = key(0, "GPUs of each of them: 0, 1, 2, 4, 8 or 16")
-    host: str = key("", "address of the KFP API, https://...; empty: the one inside the cluster")
     secret: str = key(
         "", "name of the Secret whose AWS_* and MLFLOW_* entries reach the nodes; empty: none"
     )
