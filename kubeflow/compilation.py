@@ -22,8 +22,6 @@ TRAINING = {
     "global_batch": ("int", "training.global_batch"),
 }
 """Parameters that change a training."""
-TRACKED = ("Trainer", "Evaluator")
-"""Nodes that tell MLflow what they did."""
 
 
 def compile_config(config: PipelineConfig) -> str:
@@ -106,7 +104,6 @@ def extras(config: PipelineConfig) -> Extras:
         *(Binding("data_files", node, "settings", ("files",)) for node in READ_FILES),
         Binding(DIGEST, "ExampleGen", "fingerprint", ("data", "content")),
         Binding(DIGEST, "Trainer", "fingerprint", ("data", "content")),
-        *(Binding("run_name", node, "") for node in TRACKED),
     ]
     for name, (_, dotted) in TRAINING.items():
         bindings.append(Binding(name, "Trainer", "settings", tuple(dotted.split("."))))
@@ -117,7 +114,6 @@ def extras(config: PipelineConfig) -> Extras:
         parameters=(
             Parameter("data_files", "files", list(_files(config))),
             *(Parameter(name, kind, flat[dotted]) for name, (kind, dotted) in TRAINING.items()),
-            Parameter("run_name", "str", ""),
         ),
         bindings=tuple(bindings),
         texts=_texts(config),

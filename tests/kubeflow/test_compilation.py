@@ -75,5 +75,3 @@ def test_the_package_is_what_kfp_reads_and_the_same_each_time(load):
     assert asked_for["resourceType"] == asked_for["type"] == "nvidia.com/gpu"
     assert asked_for["resourceCount"] == asked_for["count"] == "1"
     assert "accelerator" not in executors["exec-pusher"]["container"]["resources"]
-    # Falsy defaults stay.
-    assert spec["root"]["inputDefinitions"]["parameters"]["run_name"]["defaultValue"] == ""
