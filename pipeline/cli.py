@@ -214,6 +214,7 @@ def main() -> None:
 def execute(arguments: list[str]) -> int:
     """Run a command; whatever goes wrong becomes one message and the contract's exit code."""
     try:
+        _add_rooms_above(arguments)
         command = typer.main.get_command(app)
         with command.make_context("headrace", _joined(arguments)) as context:
             return int(command.invoke(context) or 0)
@@ -233,6 +234,21 @@ def execute(arguments: list[str]) -> int:
         return 0
     except Exception as error:  # ruff: ignore[blind-except] - one line here, the rest in a log
         return _failed(arguments, _unexpected(error), 4)
+
+
+def _add_rooms_above(arguments: list[str]) -> None:
+    """Add the commands of rooms that stand on this one, which it may not import by name.
+
+    They are entry points of this distribution; the commands above need none of them.
+    """
+    own = {one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands}
+    if (arguments and arguments[0] in own) or app.registered_groups:
+        return
+    import importlib.metadata
+
+    found = importlib.metadata.distribution("headrace").entry_points
+    for point in found.select(group="headrace.commands"):
+        app.add_typer(point.load(), name=point.name)
 
 
 def _require(holds: bool, what: str, where: str, right: str) -> None:
