@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -172,6 +173,8 @@ def in_child(folder: Path, number: int, case: tuple[str, dict, dict]) -> dict[st
         try:
             (folder / str(number)).write_text(json.dumps(measure(*case)))
             code = 0
+        except BaseException:  # ruff: ignore[blind-except] - told, and the parent ends
+            traceback.print_exc()
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)

@@ -119,14 +119,9 @@ def label_anomalies(splits: Sequence[Split], label: str, *, task: str) -> Iterat
     for split in splits[1:]:
         unseen = [pair for pair in split.values.get(label, ()) if pair[0] not in known]
         if unseen:
-            names = ", ".join(str(value) for value, _ in unseen)
-            yield Anomaly(
-                label,
-                "LABEL_UNSEEN_CLASS",
-                split.name,
-                f"the label {label} has classes in the {split.name} split that the train split "
-                f"does not have: {names}",
-                rows=sum(count for _, count in unseen),
+            labelled = train.rows - train.missing(label)
+            yield verdict.unseen_classes(
+                label, split.name, unseen, distinct=len(known), labelled=labelled
             )
 
 

@@ -276,7 +276,9 @@ def label_feature(name: str, kind: Kind, values: np.ndarray, *, task: str) -> La
             f"the label {name} has {len(distinct)} distinct values in the train split, not 2",
             where="data.task",
             holds='"binary"',
-            right="use multiclass or regression, or auto",
+            right="use multiclass, or auto"
+            if kind == "string"
+            else "use multiclass or regression, or auto",
         )
     return LabelFeature(
         name,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components import readers, text_choice, verdict
+from components.features import guess_task
 from components.file_columns import File, differing, short_name
 from components.heads import Heads
 from components.split import SPLITS, differs_by_design
@@ -85,13 +86,48 @@ def _label(
     rows = sum(one.rows.num_rows for one in heads.files)
     seen = TRAIN_SPLIT if held_back is not None else f"the first {count_rows(rows)}"
     values = counts.table()["value"]
-    if not len(values) and heads.is_whole:
-        yield verdict.empty_label(label, seen=seen)
-    elif len(values) == 1:
-        yield verdict.constant_label(label, values[0].as_py(), seen=seen)
-    elif missing := _missing(heads, label):
+    if len(values) < 2:
+        if len(values):
+            yield verdict.constant_label(label, values[0].as_py(), seen=seen)
+        elif heads.is_whole:
+            yield verdict.empty_label(label, seen=seen)
+        return
+    if missing := _missing(heads, label):
         count = sum(len(found) for found in missing.values())
         yield verdict.missing_label(label, "", count, _places(missing, settings["files"]))
+    yield from _classes(heads, settings, held_back, values.to_pylist())
+
+
+def _classes(
+    heads: Heads,
+    settings: Mapping[str, Any],
+    held_back: Sequence[np.ndarray] | None,
+    known: Sequence[Any],
+) -> Iterator[Anomaly]:
+    """Yield that a label of classes has some in eval alone, or so many that it is none."""
+    label, kind = settings["label"], heads.layout.kinds[settings["label"]]
+    task = settings["task"] if settings["task"] != "auto" else guess_task(kind, len(known))
+    if task == "regression":
+        return
+    own = [one.rows.column(label) for one in heads.files]
+    if held_back is None:
+        there = sum(len(one) - one.null_count for one in own)
+        if verdict.looks_like_id(len(known), there):
+            yield verdict.too_many_classes(label, distinct=len(known), labelled=there)
+        return
+    in_train = sum(
+        len(one.filter(pa.array(~of_eval)).drop_null())
+        for one, of_eval in zip(own, held_back, strict=True)
+    )
+    counts = ValueCounts()
+    for one, of_eval in zip(own, held_back, strict=True):
+        counts.add(one.filter(pa.array(of_eval)))
+    table, seen = counts.table(), set(known)
+    pairs = zip(table["value"].to_pylist(), table["count"].to_pylist(), strict=True)
+    if unseen := [pair for pair in pairs if pair[0] not in seen]:
+        yield verdict.unseen_classes(
+            label, SPLITS[1], unseen, distinct=len(known), labelled=in_train
+        )
 
 
 def windows(

@@ -20,6 +20,7 @@ from components import (
     split,
 )
 from components.column_types import Layout, Nulls, Seen
+from components.value_counts import ValueCounts
 
 HEAD_BYTES = 1 << 20
 """Read of a CSV; less where there are many files."""
@@ -62,6 +63,13 @@ class Heads:
     def is_whole(self) -> bool:
         """Whether there are no other rows."""
         return all(one.is_whole for one in self.files)
+
+    def distinct(self, column: str) -> int:
+        """Return how many values of a column differ in these rows; missing ones are none."""
+        counts = ValueCounts()
+        for one in self.files:
+            counts.add(one.rows.column(column))
+        return counts.table().num_rows
 
     def held_back(self, told: Mapping[str, Any]) -> list[np.ndarray] | None:
         """Return which rows of each file are for evaluation; None where other rows decide, too.

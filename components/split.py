@@ -24,7 +24,7 @@ IsEval = Callable[[pa.RecordBatch], np.ndarray]
 """Takes rows with the layout's columns, returns bool [rows]: held back or not."""
 
 _MISSING = np.uint64(0x9E3779B97F4A7C15)
-_ISO = r"^\d{4}-\d{2}-\d{2}"
+ISO = r"^\d{4}-\d{2}-\d{2}"
 
 
 class RowRefused(DataFileError):
@@ -208,7 +208,7 @@ def times_of(column: str, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         )
     table = counts.table().sort_by("value")
     if pa.types.is_string(table["value"].type):
-        wrong = table["value"].filter(pc.invert(pc.match_substring_regex(table["value"], _ISO)))
+        wrong = table["value"].filter(pc.invert(pc.match_substring_regex(table["value"], ISO)))
         if len(wrong):
             raise SettingError(
                 f"column {column} must hold ISO 8601 times where it is text",

@@ -21,6 +21,8 @@ TRAIN_SPLIT = "the train split"
 """As messages call it."""
 SHOWN_VALUES = 5
 """Most values that a refusal names."""
+ID_VALUES, ID_SHARE = 20, 0.5
+"""A label of at least so many values, of which at least this share differ, looks like an id."""
 CHANCE = (
     "nothing if these rows are right: so few may all fall into eval by chance; to look at no such "
     'rows again, set "{rule}" = "ignore" under [validation.rules]'
@@ -58,7 +60,8 @@ KINDS: dict[str, Kind] = {
         "give these rows a label or take them out of the file; as a warning, they are left out"
     ),
     "LABEL_UNSEEN_CLASS": Kind(
-        "give train rows of this class, or take these rows out; as a warning, they are left out"
+        "give train rows of these classes, take these rows out, or name another column as "
+        "data.label; as a warning, they are left out"
     ),
     "LABEL_COPY": Kind("add {feature} to data.ignore, unless it is known before the label", "warn"),
     "FEW_ROWS": Kind(
@@ -271,6 +274,47 @@ def missing_label(label: str, split: str, rows: int, where: tuple[str, ...] = ()
     """Return that so many rows have no label."""
     message = f"the label {label} is missing"
     return Anomaly(label, "LABEL_MISSING", split, message, rows=rows, where=where)
+
+
+def unseen_classes(
+    label: str, split: str, unseen: Sequence[tuple[Any, int]], *, distinct: int, labelled: int
+) -> Anomaly:
+    """Return that a split has classes of the label which train does not have.
+
+    Args:
+        label: the column.
+        split: the split's name.
+        unseen: these classes, each with its rows.
+        distinct: values of the label that differ, in the train split.
+        labelled: rows of the train split that have a label.
+    """
+    shown = [str(value) for value, _ in unseen[:SHOWN_VALUES]]
+    more = len(unseen) - len(shown)
+    names = ", ".join(shown) + (f" and {more:,} more" if more else "")
+    is_id = looks_like_id(distinct, labelled)
+    like = f" ({distinct:,} of {labelled:,} values differ: it looks like an id)" if is_id else ""
+    message = (
+        f"the label {label}{like} has classes in the {split} split that the train split does not "
+        f"have: {names}"
+    )
+    return Anomaly(
+        label, "LABEL_UNSEEN_CLASS", split, message, rows=sum(rows for _, rows in unseen)
+    )
+
+
+def too_many_classes(label: str, *, distinct: int, labelled: int) -> Anomaly:
+    """Return that so many of the first labelled rows have a class of their own."""
+    message = (
+        f"the label {label} has {distinct:,} different values in the first {count_rows(labelled)}, "
+        "so it looks like an id or a free text, not like classes; the eval split will have some "
+        "that the train split does not have"
+    )
+    return Anomaly(label, "LABEL_UNSEEN_CLASS", "eval", message)
+
+
+def looks_like_id(distinct: int, rows: int) -> bool:
+    """Say whether so many different values in so many rows are no classes."""
+    return distinct >= ID_VALUES and distinct >= ID_SHARE * rows
 
 
 def count_rows(rows: int) -> str:

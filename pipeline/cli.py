@@ -55,11 +55,39 @@ def example(
 
 
 @app.command()
-def check(config: Config = "pipeline.toml", as_json: Json = False) -> int:
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file, a folder or a glob.")],
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help="What is written.")] = "pipeline.toml",
+) -> int:
+    """Look at your own files and write a commented pipeline.toml that runs as it is.
+
+    Asks what it cannot know when it sits at a terminal, and never when it does not.
+    """
+    from pipeline import wizard
+
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    display.show(wizard.write(data, label, Path(out), _ask if asks else None))
+    return 0
+
+
+def _ask(question: str, default: str) -> str:
+    return str(typer.prompt(question, default=default, err=True))
+
+
+@app.command()
+def check(
+    config: Config = "pipeline.toml",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Say what would go wrong, and run nothing."""
     from pipeline import lines, preflight
 
-    result = preflight.result(_load(config))
+    result = preflight.result(_load(config, set_))
     text = lines.findings(result["findings"], result["environment"])
     display.show_result(result, text, as_json=as_json, hang=lines.FINDING_HANG)
     return InputError.exit_code if result["error"] else 0
@@ -186,6 +214,7 @@ def main() -> None:
 def execute(arguments: list[str]) -> int:
     """Run a command; whatever goes wrong becomes one message and the contract's exit code."""
     try:
+        _add_rooms_above(arguments)
         command = typer.main.get_command(app)
         with command.make_context("headrace", _joined(arguments)) as context:
             return int(command.invoke(context) or 0)
@@ -205,6 +234,21 @@ def execute(arguments: list[str]) -> int:
         return 0
     except Exception as error:  # ruff: ignore[blind-except] - one line here, the rest in a log
         return _failed(arguments, _unexpected(error), 4)
+
+
+def _add_rooms_above(arguments: list[str]) -> None:
+    """Add the commands of rooms that stand on this one, which it may not import by name.
+
+    They are entry points of this distribution; the commands above need none of them.
+    """
+    own = {one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands}
+    if (arguments and arguments[0] in own) or app.registered_groups:
+        return
+    import importlib.metadata
+
+    found = importlib.metadata.distribution("headrace").entry_points
+    for point in found.select(group="headrace.commands"):
+        app.add_typer(point.load(), name=point.name)
 
 
 def _require(holds: bool, what: str, where: str, right: str) -> None:

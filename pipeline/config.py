@@ -28,6 +28,7 @@ from pydantic import (
 from pipeline import config_file, config_keys, model_keys
 from pipeline.config_file import Key, Source
 from pipeline.config_keys import Declared, Words
+from pipeline.kubeflow_keys import KubeflowSettings
 from trainer.errors import SettingError
 from trainer.settings import (
     FORBID_UNKNOWN_KEYS,
@@ -208,6 +209,9 @@ class PipelineConfig(BaseModel):
     )
     monitoring: MonitoringSettings = Field(
         MonitoringSettings(), description="how training can be watched from outside"
+    )
+    kubeflow: KubeflowSettings = Field(
+        KubeflowSettings(), description="how it runs on Kubeflow Pipelines"
     )
 
     _source: Source = PrivateAttr(Source(path="pipeline.toml", tables={}))

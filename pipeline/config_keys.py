@@ -25,7 +25,6 @@ NOT_YET = (
     "checkpoint.remote",
     "tracking.register",
     "beam",
-    "kubeflow",
 )
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 

@@ -77,6 +77,16 @@ def digests(kind: str, base: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def sources(kind: str, base: Path) -> list[Path]:
+    """Return the files of `digests`, in its order.
+
+    Raises:
+        SettingError: as `find`.
+    """
+    found = (_source(name, base) for name in digests(kind, base))
+    return [path for path in found if path is not None]
+
+
 def _source(module: str, base: Path) -> Path | None:
     """Return a module's source without importing it, or the packages that it is in."""
     places: list[str] | None = [str(base), *sys.path]

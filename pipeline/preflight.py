@@ -6,11 +6,12 @@ Reads the configuration, the head of the data and the machine; writes nothing an
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import socket
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,11 +127,28 @@ def _data(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
     yield from _kind(config, kinds)
     yield from _names(config, list(kinds))
     yield from _rules(config, list(kinds))
-    if config.data.task == "regression" and kinds.get(config.data.label) == "string":
-        message = f"{config.data.label} holds texts, which regression cannot predict"
-        yield Finding("error", config.where("data.task"), message)
+    yield from _task(config, heads)
     if config.data.split.column in {"", *kinds}:
         yield from _split(config, heads)
+
+
+def _task(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
+    """Yield why the task does not fit the label's values."""
+    label, task = config.data.label, config.data.task
+    kind = heads.layout.kinds.get(label)
+    if kind is None or label in heads.layout.lists:
+        return
+    if task == "regression" and kind == "string":
+        message = f"{label} holds texts, which regression cannot predict"
+        yield Finding("error", config.where("data.task"), message)
+    # More rows may have more values, never fewer.
+    if task == "binary" and (distinct := heads.distinct(label)) > 2:
+        other = "multiclass" if kind == "string" else "multiclass or regression"
+        message = (
+            f'the label {label} has {distinct:,} different values, not 2; it holds "binary"; '
+            f"take {other}, or auto"
+        )
+        yield Finding("error", config.where("data.task"), message)
 
 
 def _kind(config: PipelineConfig, kinds: Mapping[str, Any]) -> Iterator[Finding]:
@@ -256,9 +274,11 @@ def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
             finding = _no_column(config, "data.ignore", name, columns=columns)
             yield dataclasses.replace(finding, severity="warning")
     if config.model.kind == "tabular" and not set(columns) - {data.label, *data.ignore}:
-        yield Finding(
-            "error", config.where("data.ignore"), "no column is left to learn from; ignore fewer"
-        )
+        if config.data.ignore:
+            where, message = "data.ignore", "no column is left to learn from; ignore fewer"
+        else:
+            where, message = "data.files", "there is no column but the label; give the model others"
+        yield Finding("error", config.where(where), message)
 
 
 def _rules(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
@@ -278,9 +298,37 @@ def _rules(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
 
 
 def _no_column(config: PipelineConfig, key: str, name: str, *, columns: list[str]) -> Finding:
-    near = config_file.nearest(name, columns)
-    right = f"the nearest is {near}" if near else f"the columns are {', '.join(columns[:20])}"
-    return Finding("error", config.where(key), f"the data has no column {name}; {right}")
+    return Finding(
+        "error",
+        config.where(key),
+        f"the data has no column {quoted(name)}; {other_columns(name, columns)}",
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a column's name, in quotes where it begins or ends with a blank or holds a comma."""
+    return name if name and name == name.strip() and "," not in name else json.dumps(name)
+
+
+def other_columns(name: str, columns: Sequence[str]) -> str:
+    """Say which column may be meant instead of one that is not there, or which there are.
+
+    One column whose name holds what divides columns elsewhere is a file in another format.
+    """
+    mark = next((one for one in (";", "\t", "|") if one in "".join(columns)), "")
+    if len(columns) == 1 and mark:
+        written = {"\t": "tabs"}.get(mark, f'"{mark}"')
+        only = json.dumps(columns[0], ensure_ascii=False)
+        return (
+            f"the file has one column, {only}, as if {written} stood between the columns; write it "
+            "with commas"
+        )
+    near = next((one for one in columns if one.strip().lower() == name.strip().lower()), "")
+    near = near or config_file.nearest(name, columns)
+    if near:
+        return f"the nearest is {quoted(near)}"
+    more = f" and {len(columns) - 20:,} more" if len(columns) > 20 else ""
+    return f"the columns are {', '.join(map(quoted, columns[:20]))}{more}"
 
 
 def _schema(config: PipelineConfig) -> Iterator[Finding]:

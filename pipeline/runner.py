@@ -61,7 +61,7 @@ def run(
             records = cache.Records(config.folder / "metadata.sqlite")
             decisions = _decide(config, files, nodes, records=records, no_cache=no_cache)
             earlier = _earlier_result(config, records, decisions)
-            if earlier is None and not decisions["ExampleGen"].cached:
+            if earlier is None:
                 _refuse_early(config)
         if earlier is not None:
             return _nothing_to_do(earlier, decisions, seconds=time.monotonic() - started)

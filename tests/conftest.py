@@ -13,12 +13,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import settings
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from pipeline.examples import flights, penguins
 
 # A suite that was started in the background would pass "ignore Ctrl-C" on to all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more of what else runs on the machine than of the code.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 PREFIXES = ("TF_CONFIG", "MLFLOW_", "AWS_", "HEADRACE_")
 

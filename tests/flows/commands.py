@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,20 @@ def headrace(*arguments, cwd=None, timeout=400) -> Said:
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def processes_of(folder: Path) -> list[str]:
-    """Return the other processes that have the folder in their command line or environment."""
+def processes_of(folder: Path, *, seconds: float = 10) -> list[str]:
+    """Return the other processes that have the folder in their command line or environment.
+
+    One that was killed is there until its memory has been given back: `seconds` are waited for it.
+    """
+    until = time.monotonic() + seconds
+    while found := _processes_of(folder):
+        if time.monotonic() > until:
+            return found
+        time.sleep(0.1)
+    return []
+
+
+def _processes_of(folder: Path) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -191,7 +191,6 @@ def test_a_wrong_setting_is_refused_with_line_key_value_and_what_is_right(refuse
         '[checkpoint]\nremote = ""',
         '[tracking]\nregister = ""',
         '[beam]\nrunner = "local"',
-        "[kubeflow]\nnodes = 1",
         "[validation]\nskew = { threshold = 0.1 }",
         '[model]\nkind = "image"',
         '[data]\nfiles = "a"\nlabel = "b"\ntask = "image"',
@@ -306,7 +305,8 @@ def test_every_key_is_read_by_some_code(name):
     read = re.compile(rf"""\.{attribute}\b|\[["']{attribute}["']\]""")
     house = Path(config.__file__).parents[1]
     declarations = {house / "pipeline/config.py", house / "trainer/settings.py"}
-    sources = [path for room in ("pipeline", "components", "trainer") for path in
+    declarations.add(house / "pipeline/kubeflow_keys.py")
+    sources = [path for room in ("pipeline", "components", "trainer", "kubeflow") for path in
                (house / room).rglob("*.py") if path not in declarations]  # fmt: skip
     own = house / "pipeline/config.py"
     where = [*sources, own] if name in {"root", "validation.schema", "tracking.uri"} else sources

@@ -292,3 +292,49 @@ def test_check_imports_nothing_heavy(tmp_path):
         env={**os.environ, "PYTHONPATH": str(Path(preflight.__file__).parents[1])},
     )  # fmt: skip
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_a_binary_task_with_six_classes_is_an_error_at_the_task(told):
+    colours = rows("x,late", "red", "blue", "green", "grey", "pink", "gold")
+    found = told({"a.csv": colours}, split='task = "binary"')
+    assert found == [
+        ("error", 'pipeline.toml:4: data.task: the label late has 6 different values, not 2; it '
+         'holds "binary"; take multiclass, or auto')
+    ]  # fmt: skip
+    numbers = told({"a.csv": rows("x,late", "1", "2", "3")}, split='task = "binary"')
+    assert numbers[0][1].endswith("take multiclass or regression, or auto")
+
+
+@pytest.mark.parametrize("count", [300, 200_000])
+def test_a_label_whose_values_all_differ_is_said_to_look_like_an_id(told, count):
+    text = "x,late\n" + "".join(f"{n % 7},name{n}\n" for n in range(count))
+    ((severity, line),) = told({"a.csv": text})
+    assert severity == "error"
+    assert "the data gate will refuse: the label late" in line
+    assert "looks like an id" in line
+    assert "name another column as data.label" in line
+    assert len(line) < 600
+
+
+def test_a_file_of_semicolons_is_known_by_its_one_column(told):
+    text = "x;y;late\n" + "1;2;0\n2;1;1\n" * 50
+    assert told({"a.csv": text})[0] == (
+        "error", 'pipeline.toml:3: data.label: the data has no column late; the file has one '
+        'column, "x;y;late", as if ";" stood between the columns; write it with commas'
+    )  # fmt: skip
+
+
+def test_a_name_with_a_space_around_it_is_quoted_as_the_nearest(told):
+    text = "x, late\n" + "1,0\n2,1\n" * 50
+    assert told({"a.csv": text})[0] == (
+        "error",
+        'pipeline.toml:3: data.label: the data has no column late; the nearest is " late"',
+    )
+
+
+def test_a_file_with_no_column_but_the_label_says_so(told):
+    found = told({"a.csv": "late\n" + "0\n1\n" * 50})
+    assert (
+        "error",
+        "pipeline.toml:2: data.files: there is no column but the label; give the model others",
+    ) in found

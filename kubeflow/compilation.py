@@ -1,0 +1,193 @@
+"""`compile`: from the configuration to the package, by the pipeline that `headrace run` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components import fingerprint
+from kubeflow import checks, memory, package, tasks
+from kubeflow.placement import Placement
+from kubeflow.tasks import DIGEST, Binding, Extras, Parameter, Task
+from pipeline import definition, own_model
+from pipeline.config import PipelineConfig
+from pipeline.definition import Node, Step
+
+READ_FILES = ("ExampleGen", "DataGate")
+"""Nodes that read the data files themselves."""
+TRAINING = {
+    "epochs": ("int", "training.epochs"),
+    "learning_rate": ("float", "training.learning_rate"),
+    "global_batch": ("int", "training.global_batch"),
+}
+"""Parameters that change a training."""
+
+
+def compile_config(config: PipelineConfig) -> str:
+    """Return the package of a configuration.
+
+    Raises:
+        SettingError: a key holds what no cluster can run.
+    """
+    checks.check(config)
+    return of_pipeline(tfx_pipeline(config), extras(config), placement(config), name=config.name)
+
+
+def of_pipeline(pipeline: Any, extras: Extras, placement: Placement, *, name: str = "") -> str:
+    """Return the package of any `tfx.dsl.Pipeline`.
+
+    Args:
+        pipeline: of standard components, ours, or a person's own.
+        extras: what it asks for beside its nodes.
+        placement: where its tasks run.
+        name: of the pipeline in Kubeflow; empty: its own.
+
+    Raises:
+        SettingError: a name or a node that Kubeflow does not take.
+    """
+    parameters, bindings = tasks.runtime_parameters(pipeline)
+    whole = Extras(
+        parameters=(*extras.parameters, *parameters),
+        bindings=(*extras.bindings, *bindings),
+        texts=extras.texts,
+        scratch=extras.scratch,
+        digest_of=extras.digest_of,
+        cached=extras.cached,
+        facts=extras.facts,
+    )
+    made: list[Task] = tasks.tasks(pipeline, whole)
+    return package.package_text(
+        name or pipeline.pipeline_info.pipeline_name, made, whole, placement
+    )
+
+
+def tfx_pipeline(config: PipelineConfig) -> Any:
+    """Return the pipeline that `headrace run` runs, with the settings of a cluster."""
+    flat = config.flat()
+    return definition.build(
+        name=config.name,
+        folder=Path("/headrace"),
+        steps=[_step(node, config, flat) for node in definition.NODES],
+    )
+
+
+def _step(node: Node, config: PipelineConfig, flat: Mapping[str, Any]) -> Step:
+    own = definition.own_part(node, config, {}, flat)
+    # What the files hold, and the settings that parameters change, are filled in by the task.
+    own["upstream"] = dict.fromkeys(node.upstream, "")
+    return Step(
+        id=node.id,
+        module=node.module,
+        inputs=node.inputs,
+        settings=_settings(node, config),
+        fingerprint=own,
+    )
+
+
+def _settings(node: Node, config: PipelineConfig) -> dict[str, Any]:
+    settings = node.settings(config, [])
+    shared = f"{config.kubeflow.mount}/{config.name}" if config.kubeflow.volume else ""
+    if node.id == "Trainer":
+        settings["folder"] = "model" if settings["folder"] else ""
+        settings["checkpoints"] = f"{shared}/checkpoints" if shared else "checkpoints"
+    if node.id == "Pusher":
+        settings["destination"] = f"{shared}/models" if shared else "models"
+    if node.id == "SchemaGen" and config.schema_path:
+        settings["schema"] = "schema.pbtxt"
+    return settings
+
+
+def extras(config: PipelineConfig) -> Extras:
+    """Return what our own pipeline asks for beside its nodes."""
+    bindings = [
+        *(Binding("data_files", node, "settings", ("files",)) for node in READ_FILES),
+        Binding(DIGEST, "ExampleGen", "fingerprint", ("data", "content")),
+        Binding(DIGEST, "Trainer", "fingerprint", ("data", "content")),
+    ]
+    for name, (_, dotted) in TRAINING.items():
+        bindings.append(Binding(name, "Trainer", "settings", tuple(dotted.split("."))))
+        bindings.append(Binding(name, "Trainer", "fingerprint", ("settings", dotted)))
+    bindings.append(Binding("global_batch", "DataGate", "settings", ("global_batch",)))
+    flat = config.flat()
+    return Extras(
+        parameters=(
+            Parameter("data_files", "files", list(_files(config))),
+            *(Parameter(name, kind, flat[dotted]) for name, (kind, dotted) in TRAINING.items()),
+        ),
+        bindings=tuple(bindings),
+        texts=_texts(config),
+        scratch={
+            "Trainer": ("settings/checkpoints", "settings/folder"),
+            "Pusher": ("settings/destination",),
+        },
+        digest_of="data_files",
+        cached=frozenset(node.id for node in definition.NODES),
+        facts=_facts(config),
+    )
+
+
+def _files(config: PipelineConfig) -> tuple[str, ...]:
+    """Return where the cluster finds the data: on the volume, where there is one."""
+    if not config.kubeflow.volume:
+        return tuple(str(config.base / one) for one in config.data.files)
+    mount = Path(config.kubeflow.mount)
+    return tuple(str(mount / one) for one in config.data.files)
+
+
+def _texts(config: PipelineConfig) -> dict[str, dict[str, str]]:
+    """Return the files of the project that travel in the package, by node and place."""
+    texts: dict[str, dict[str, str]] = {}
+    if config.schema_path:
+        text = Path(config.schema_path).read_text(encoding="utf-8")
+        texts["SchemaGen"] = {"settings/schema": text}
+    if own_model.is_own(config.model.kind):
+        sources = own_model.sources(config.model.kind, config.base)
+        texts["Trainer"] = {
+            f"file/model/{path.relative_to(config.base).as_posix()}": path.read_text("utf-8")
+            for path in sources
+            if path.is_relative_to(config.base)
+        }
+    return texts
+
+
+def _facts(config: PipelineConfig) -> dict[str, Any]:
+    """Return what tasks are told for tracking and reports; passwords are not in it."""
+    flat = config.flat()
+    hidden = ("kubeflow.", "root", "data.files", "training.epochs", "training.learning_rate",
+              "training.global_batch")  # fmt: skip
+    settings = {name: value for name, value in flat.items() if not name.startswith(hidden)}
+    return {
+        "name": config.name,
+        "label": config.data.label,
+        "ignored": list(config.data.ignore),
+        "tracking_uri": flat["tracking.uri"],
+        "pipeline_root": config.kubeflow.pipeline_root,
+        "settings": settings,
+        "digest": fingerprint.digest(settings),
+    }
+
+
+def placement(config: PipelineConfig) -> Placement:
+    """Return where tasks run, as the configuration has it."""
+    asked = config.kubeflow
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "1"}
+    if asked.gpus_per_node:
+        environment["HEADRACE_GPUS"] = str(asked.gpus_per_node)
+    if asked.nodes > 1:
+        environment["HEADRACE_NODES"] = str(asked.nodes)
+    return Placement(
+        image=asked.image,
+        pipeline_root=asked.pipeline_root,
+        cpu=asked.cpu,
+        trainer_memory=memory.of_trainer(config),
+        gpus=asked.gpus_per_node if asked.nodes == 1 else 0,
+        shared_memory=asked.shared_memory,
+        node_selector=asked.node_selector,
+        tolerations=asked.tolerations,
+        retries=asked.retries,
+        secret=asked.secret,
+        volume=asked.volume,
+        mount=asked.mount,
+        environment=environment,
+    )
