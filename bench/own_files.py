@@ -17,7 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+# The house first: tests/pipeline would else hide pipeline.
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import real_sets
 
