@@ -147,6 +147,22 @@ def plan(
 
 
 @app.command()
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The folder of a pushed model.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file, a folder or a glob.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="A .csv or .parquet that is written.")],
+    keep_errors: Annotated[
+        bool, typer.Option("--keep-errors", help="Keep rows that cannot be read, with an error.")
+    ] = False,
+) -> int:
+    """Run an exported model over files and write one prediction a row, in their order."""
+    from pipeline import prediction
+
+    display.show(prediction.predict(model, data, Path(out), keep_errors=keep_errors))
+    return 0
+
+
+@app.command()
 def report(
     config: Config = "pipeline.toml",
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,

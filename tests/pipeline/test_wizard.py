@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import own_files
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import real_sets
 
 from pipeline import config, guesses, preflight, wizard
 from trainer.errors import InputError
@@ -19,19 +19,19 @@ def loaded(data: Path, label: str, ask: guesses.Ask | None = None) -> config.Pip
     return config.load(out)
 
 
-@pytest.mark.parametrize(("name", "label"), list(own_files.SETS.items()))
+@pytest.mark.parametrize(("name", "label"), list(real_sets.SETS.items()))
 def test_twelve_real_sets_get_a_configuration_that_check_finds_nothing_in(
     tmp_path: Path, name: str, label: str
 ) -> None:
-    made = loaded(own_files.write(name, tmp_path), label)
+    made = loaded(real_sets.write(name, tmp_path), label)
     assert preflight.result(made)["findings"] == []
-    assert made.data.task == own_files.TASKS[name]
+    assert made.data.task == real_sets.TASKS[name]
     assert made.model.kind == {"functions": "text", "sources": "causal-lm"}.get(name, "tabular")
     assert made.data.split.by == ("time" if name in {"flights", "weather"} else "hash")
 
 
 def test_a_column_that_the_label_is_made_from_is_ignored_as_a_leak(tmp_path: Path) -> None:
-    made = loaded(own_files.write("flights", tmp_path), "late")
+    made = loaded(real_sets.write("flights", tmp_path), "late")
     text = (tmp_path / "made.toml").read_text()
     assert "arr_delay" in made.data.ignore
     assert '"arr_delay",' in text
@@ -59,7 +59,7 @@ def test_ids_constants_and_lists_are_ignored_with_their_reason(tmp_path: Path) -
 
 
 def test_nobody_is_asked_off_a_terminal(tmp_path: Path) -> None:
-    data = own_files.write("iris", tmp_path)
+    data = real_sets.write("iris", tmp_path)
     with pytest.raises(InputError, match=r"--label: must be given; .* the columns are"):
         wizard.write(str(data), "", tmp_path / "made.toml", None)
 
@@ -71,7 +71,7 @@ def test_at_a_terminal_the_label_and_a_doubtful_task_are_asked_for(tmp_path: Pat
         asked.append((question, default))
         return "regression" if "quantity" in question else default
 
-    made = loaded(own_files.write("digits", tmp_path), "", answer)
+    made = loaded(real_sets.write("digits", tmp_path), "", answer)
     assert [default for _, default in asked] == ["target", "multiclass"]
     assert made.data.task == "regression"
 
@@ -98,7 +98,7 @@ def test_a_label_that_cannot_be_predicted_is_refused_in_one_line(
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    data = own_files.write("iris", tmp_path)
+    data = real_sets.write("iris", tmp_path)
     (tmp_path / "made.toml").write_text("mine")
     with pytest.raises(InputError, match="is there already"):
         wizard.write(str(data), "target", tmp_path / "made.toml", None)

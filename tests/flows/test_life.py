@@ -1,0 +1,85 @@
+"""A person's file through `init`, `run` and `predict`, with no edit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import real_sets
+from flows.commands import headrace
+
+from components import readers, split
+
+pytestmark = pytest.mark.slow
+NULLS = ["", "NA", "NaN", "null"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """The penguins, after `init` and `run`."""
+    folder = tmp_path_factory.mktemp("penguins")
+    real_sets.write("species", folder)
+    assert headrace("init", "species.csv", "--label", "species", cwd=folder).code == 0
+    done = headrace("run", "--json", cwd=folder)
+    assert done.code == 0, done.err
+    assert done.json["metrics"]["loss"] < done.json["baseline"]["loss"]
+    return folder
+
+
+def predicted(folder: Path, data: str, out: str, *options: str) -> pa.Table:
+    said = headrace("predict", "runs/species/models", data, "--out", out, *options, cwd=folder)
+    assert said.code == 0, said.err
+    read = pq.read_table if out.endswith(".parquet") else pa.csv.read_csv
+    return read(folder / out)
+
+
+def test_predict_equals_the_evaluation_s_predictions_row_by_row(trained: Path) -> None:
+    found = predicted(trained, "species.csv", "out.parquet")
+    source = readers.inspect([trained / "species.csv"], NULLS)
+    (part,) = source.parts
+    (batch,) = source.read(part)
+    held_back = split.by_hash(source.layout.kinds, 0.2)(batch)
+    (record,) = (trained / "runs" / "species" / "Trainer" / "model_run").glob("*")
+    evaluated = np.load(record / "predictions.npy")
+    classes = json.loads((record / "features.json").read_text())["label"]["classes"]
+    ours = np.stack([found[f"probability:{one}"] for one in classes], axis=1)
+    assert found.num_rows == 344
+    # float32, other batches: some 1e-6.
+    np.testing.assert_allclose(ours[held_back], evaluated, atol=1e-5)
+
+
+def test_columns_in_another_order_extra_missing_and_without_the_label(trained: Path) -> None:
+    with open(trained / "species.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [one for one in reversed(rows[0]) if one not in {"species", "sex"}]
+    with open(trained / "other.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, [*names, "extra"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({**one, "extra": "x"} for one in rows)
+    found = predicted(trained, "other.csv", "other-out.csv")
+    assert found.num_rows == 344
+    assert set(found["prediction"].to_pylist()) <= {"Adelie", "Chinstrap", "Gentoo"}
+
+
+def test_a_row_that_cannot_be_read_is_refused_by_place_or_kept_with_an_error(
+    trained: Path,
+) -> None:
+    lines = (trained / "species.csv").read_text().splitlines()
+    cells = lines[3].split(",")
+    lines[3] = ",".join([*cells[:2], "long", *cells[3:]])
+    (trained / "bad.csv").write_text("\n".join(lines) + "\n")
+    command = ("predict", "runs/species/models", "bad.csv", "--out", "bad-out.parquet")
+    refused = headrace(*command, cwd=trained)
+    assert refused.code == 2
+    assert 'bad.csv:4: column bill_length_mm holds no number: "long"' in refused.err
+    assert not (trained / "bad-out.parquet").exists()
+    kept = predicted(trained, "bad.csv", "bad-out.parquet", "--keep-errors")
+    assert kept.num_rows == 344
+    assert [at for at, one in enumerate(kept["error"].to_pylist()) if one] == [2]
+    assert kept["prediction"][2].as_py() is None
