@@ -41,12 +41,27 @@ def main(arguments: list[str]) -> int:
         if known is None:
             traceback.print_exc()
             known = TrainingError(_first_line(error))
-        # The last line: KFP shows the end of a task's log as its error.
+        # The last line: a person finds it at the end of the task's log.
         print(f"{spec['id']}: {known}", file=sys.stderr, flush=True)  # ruff: ignore[print]
+        note(f"{spec['id']}: {known}", known.exit_code)
         return known.exit_code
     seconds = time.monotonic() - started
     print(f"{spec['id']}: done in {seconds:.1f} s", flush=True)  # ruff: ignore[print]
     return 0
+
+
+def note(message: str, code: int, place: Path = task.TERMINATION) -> None:
+    """Leave the reason of a failure where Kubernetes looks for it, if this is a pod.
+
+    Args:
+        message: why the node failed.
+        code: the exit code of the contract.
+        place: that Kubernetes has made; it keeps 4,096 bytes of it.
+    """
+    mark = task.EXIT_MARK.format(code)
+    with contextlib.suppress(OSError):
+        if place.is_file():
+            place.write_text(f"{message[:1800]} [{mark}]", encoding="utf-8")
 
 
 def _asked_to_end(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
