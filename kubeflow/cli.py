@@ -98,6 +98,27 @@ def submit(
     return int(result["exit_code"])
 
 
+@app.command()
+def manifests(
+    config: Config = "pipeline.toml",
+    out: Annotated[str, typer.Option(metavar="DIR", help="The folder.")] = "manifests",
+    set_: Sets = None,
+) -> int:
+    """Write what the cluster needs beside the package."""
+    loaded = _load(config, set_)
+    from pathlib import Path
+
+    from kubeflow import manifests as files
+
+    folder = Path(out)
+    files.check_folder(folder)
+    written = files.write(loaded, folder)
+    overlay = folder / "overlays" / files.overlay(loaded)
+    notes = [f"note: {one}" for one in files.notes(loaded)]
+    display.show([*map(str, written), "", *notes, f"next: kubectl apply -k {overlay}"])
+    return 0
+
+
 def _compiled(loaded: Any, out: str) -> str:
     from kubeflow import compilation, package
 

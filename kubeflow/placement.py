@@ -26,6 +26,8 @@ FIELDS = {
 }
 """What a pod is told of itself; no parameters, since they would be part of the cache key."""
 LABELS = {"app.kubernetes.io/part-of": "headrace"}
+TRAINER_LABEL = {"headrace/trainer": "true"}
+"""Of pods that train, which Prometheus looks for."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Placement:
     def _place_trainer(self, task: Any) -> None:
         from kfp import kubernetes
 
-        kubernetes.add_pod_label(task, "headrace/trainer", "true")
+        for name, value in TRAINER_LABEL.items():
+            kubernetes.add_pod_label(task, name, value)
         if self.gpus:
             task.set_accelerator_type("nvidia.com/gpu")
             task.set_accelerator_limit(self.gpus)
