@@ -40,7 +40,7 @@ def load(tmp_path):
         ({"table": f'{IMAGE}\npipeline_root = "/tmp/runs"'}, "kubeflow.pipeline_root"),
         ({"name": "my_penguins"}, "name"),
         ({"precision": "mixed_float16"}, "kubeflow.gpus_per_node"),
-        ({"table": f"{IMAGE}\nnodes = 2"}, "kubeflow.nodes"),
+        ({"table": f"{IMAGE}\nnodes = 2"}, "kubeflow.volume"),
     ],
 )
 def test_what_no_cluster_can_run_is_refused_by_its_key(load, given, key):
