@@ -35,6 +35,8 @@ def launch(
 
     if spec["node"]["node_info"]["type"]["name"].endswith(f".{RESOLVER}"):
         # Without a history there is nothing that it could find.
+        for name in spec["outputs"]:
+            Path(given[f"out_{name}"]["path"]).mkdir(parents=True, exist_ok=True)
         return {f"out_{name}": {"metadata": {TFX_KEY: "null"}} for name in spec["outputs"]}
     node = json_format.ParseDict(spec["node"], pipeline_pb2.PipelineNode())
     run = pipeline_pb2.PipelineRuntimeSpec()

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
-import urllib.request
 import warnings
-from pathlib import Path
 
+import kfp_servers
 import pytest
 from flows import commands
+from kfp_servers import asked
 
 from kubeflow import connection, step, submission, watching
 from trainer.errors import HeadraceError, InputError, SettingError
@@ -29,18 +28,8 @@ TOKEN = "planted-token"
 @pytest.fixture(scope="module")
 def server():
     """A KFP server in a process of its own; its address."""
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("kfp_server.py"))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.stdin.close()
-        process.wait(timeout=20)
-
-
-def asked(address):
-    with urllib.request.urlopen(f"{address}/requests") as answer:
-        return json.load(answer)
+    with kfp_servers.running() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
