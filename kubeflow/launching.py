@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubeflow.task import TFX_KEY
-from trainer.errors import TrainingError
+from trainer.errors import HeadraceError, TrainingError
 
 RESOLVER = "Resolver"
 EXTERNAL = "is_external"
@@ -61,6 +61,16 @@ def launch(
     ).launch()
     with metadata.Metadata(connection) as store:
         return _made(store, node, spec, made)
+
+
+def cause(error: BaseException) -> HeadraceError | None:
+    """Return the error of ours behind what TFX raised; None: there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, HeadraceError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 def _executable(told: Mapping[str, Any] | None) -> Any:

@@ -18,9 +18,9 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubeflow import task
+from kubeflow import launching, task
 from trainer import imports
-from trainer.errors import HeadraceError, InputError, TrainingError, WorkerLost
+from trainer.errors import InputError, TrainingError, WorkerLost
 
 EVENTS = "events.jsonl"
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         response = run(request)
         (scratch / task.RESPONSE).write_text(json.dumps(response, allow_nan=False))
     except Exception as error:  # ruff: ignore[blind-except] - one line at the end, the rest above
-        known = _cause(error)
+        known = launching.cause(error)
         if known is None:
             traceback.print_exc()
             known = TrainingError(_first_line(error))
@@ -71,15 +71,6 @@ def _asked_to_end(number: int, frame: object) -> None:  # ruff: ignore[unused-fu
     )
 
 
-def _cause(error: BaseException) -> HeadraceError | None:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, HeadraceError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
-
-
 def _first_line(error: Exception) -> str:
     said = str(error).strip().splitlines() or [""]
     return f"failed: {type(error).__name__}: {said[0]}"
@@ -93,13 +84,16 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     from kubeflow import parameters
 
     spec = parameters.bound(spec, given, scratch)
-    from kubeflow import training
+    from kubeflow import tracking, training
 
-    with training.companions(spec, given, scratch), _light_imports(spec):
+    with (
+        tracking.tracked(spec, given, scratch),
+        training.companions(spec, given, scratch),
+        _light_imports(spec),
+    ):
         _import_tfx()
-        from kubeflow import launching
-
         made = launching.launch(spec, given, scratch)
+        tracking.keep(spec, given, scratch)
     from kubeflow import views
 
     shown = views.write(spec, given, scratch)

@@ -241,6 +241,9 @@ def test_a_pipeline_of_tfxs_own_components_is_a_package_too(tmp_path):
     assert set(found["trainer"].dependent_tasks) == {
         "csv-example-gen", "schema-gen", "transform", "example-validator",
     }  # fmt: skip
+    # "" is a default, and not the lack of one.
+    inputs = json_format.MessageToDict(read.root.input_definitions)["parameters"]
+    assert inputs["data_root"]["defaultValue"] == ""
     # Nothing tells what its files hold, so that nothing is taken from the cache.
     assert not any(one.caching_options.enable_cache for one in found.values())
 
@@ -252,7 +255,8 @@ def _of_tfx(folder):
 
     module = folder / "penguin.py"
     module.write_text("def preprocessing_fn(inputs): return inputs\ndef run_fn(args): pass\n")
-    gen = tfx.components.CsvExampleGen(input_base=str(folder))
+    root = tfx.dsl.experimental.RuntimeParameter("data_root", str, "")
+    gen = tfx.components.CsvExampleGen(input_base=root)
     statistics = tfx.components.StatisticsGen(examples=gen.outputs["examples"])
     schema = tfx.components.SchemaGen(statistics=statistics.outputs["statistics"])
     validator = tfx.components.ExampleValidator(

@@ -99,6 +99,7 @@ def ran(tmp_path_factory, penguins_file):
     try:
         environment = {
             **PLANTED, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "x",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/kfp.db",
         }  # fmt: skip
         store = boto3.client(
             "s3", endpoint_url=environment["AWS_ENDPOINT_URL"], region_name="us-east-1",
@@ -203,6 +204,18 @@ def test_kfp_is_told_what_its_dashboard_shows(ran):
     page = stored(ran, r"example-validator/.*view_report").decode()
     assert page.startswith("<!doctype html>")
     assert "bill_length_mm" in page
+
+
+def test_the_two_tasks_that_know_numbers_have_told_mlflow(ran):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=ran.stored.environment["MLFLOW_TRACKING_URI"])
+    found = client.get_experiment_by_name("penguins")
+    (run,) = client.search_runs([found.experiment_id])
+    right = json.loads(alone(ran.run, "Evaluator/evaluation/*/evaluation.json"))
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["accuracy"] == right["metrics"]["accuracy"]
+    assert run.data.params["training.global_batch"] == "32"
 
 
 def _train_rows(ran):
