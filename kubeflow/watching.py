@@ -111,15 +111,12 @@ class Watch:
         """Tell what has changed since the last look."""
         details = run.run_details.task_details if run.run_details else None
         found = list(details or [])
-        skipped = {one.parent_task_id for one in found if str(one.state) == "SKIPPED"}
-        skipped |= {
-            one.task_id for one in found if _child_states(one, found) == {"SKIPPED"}
-        }  # fmt: skip
+        skipped = {id(one) for one in found if _child_states(one, found) == {"SKIPPED"}}
         for one in sorted(found, key=_began):
             # KFP names tasks by their key in the package, some versions by their shown name.
             name = self._tasks.get(str(one.display_name), str(one.display_name))
             if name in self._nodes:
-                self._set(name, one, is_cached=one.task_id in skipped)
+                self._set(name, one, is_cached=id(one) in skipped)
 
     def _set(self, name: str, task: Any, *, is_cached: bool) -> None:
         state = STATES.get(str(task.state), "waiting")
@@ -165,8 +162,9 @@ class Watch:
 def exit_code(node: str, message: str) -> int:
     """Return how a run that failed ends, by the node that failed and what KFP knows of it.
 
-    A pod ends with the launcher's exit code, not with ours, which stands in the message where the
-    cluster hands it on. Without it, a gate that failed is taken to have refused the data.
+    A pod ends with the launcher's exit code and not with ours, and KFP's API hands on no message of
+    a task (up to 2.17): then a gate that failed is taken to have refused the data. Where a message
+    comes through, our code stands in it.
     """
     if found := re.search(EXIT_MARK.format(r"(\d+)"), message):
         return int(found[1])
@@ -174,13 +172,21 @@ def exit_code(node: str, message: str) -> int:
 
 
 def _child_states(task: Any, found: Iterable[Any]) -> set[str]:
-    """Return the states of the tasks that do a task's work; empty: none is known."""
-    children = {one.task_id for one in task.child_tasks or [] if one.task_id}
+    """Return the states of the tasks that do a task's work; empty: none is known.
+
+    A task names its children by Argo's ids, and tasks themselves by the names of their pods; both
+    end with the same number.
+    """
+    children = {_number(one) for one in task.child_tasks or []} - {""}
     return {
         str(one.state)
         for one in found
-        if one.task_id in children and not str(one.display_name).endswith("-driver")
+        if _number(one) in children and not str(one.display_name).endswith("-driver")
     }
+
+
+def _number(task: Any) -> str:
+    return str(task.pod_name or task.task_id or "").rpartition("-")[2]
 
 
 def _message(error: Any) -> str:

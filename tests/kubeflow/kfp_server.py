@@ -14,6 +14,7 @@ import datetime
 import json
 import sys
 import threading
+import zlib
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -192,7 +193,9 @@ def look(play, held, name):
 
 def task(name, state, *, at, error="", **more):
     return api.V2beta1PipelineTaskDetail(
-        task_id=f"id-{name}",
+        task_id=f"{at}-of-the-database",
+        # As Argo has them: the name of a pod ends with the number of its node.
+        pod_name=f"penguins-x7-system-container-{number(name)}",
         display_name=name,
         create_time=BEGAN + datetime.timedelta(seconds=at),
         start_time=BEGAN + datetime.timedelta(seconds=at),
@@ -203,10 +206,14 @@ def task(name, state, *, at, error="", **more):
     )
 
 
+def number(name):
+    return zlib.crc32(name.encode())
+
+
 def cached(name, *, at):
     """A task that KFP took from its cache: it succeeded, and the pod that works was skipped."""
     children = [
-        api.PipelineTaskDetailChildTask(task_id=f"id-{one}")
+        api.PipelineTaskDetailChildTask(pod_name=f"penguins-x7-{number(one)}")
         for one in (f"{name}-driver", "executor")
     ]
     return [
