@@ -9,7 +9,8 @@ stores it first. Storing the same journal twice changes nothing. The only file t
 SPEC.json: ``tracking_uri``, ``artifact_root`` (for a sqlite store), ``experiment``, ``run_name``,
 ``params`` {dotted key: value}, ``tags`` {name: value}, ``config_text``, ``fingerprint`` (the
 training's), ``resume`` (whether training goes on from a checkpoint), ``artifacts`` {name: path},
-and, when the parent is not the runner itself, ``parent_pid``.
+and, when the parent is not the runner itself, ``parent_pid``; where somebody else has made the
+experiment, its ``experiment_id``.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class MlflowStore:
     def __init__(self, spec: Spec) -> None:
         self._uri = spec["tracking_uri"]
         self._experiment = spec["experiment"]
+        self._given_id = spec.get("experiment_id", "")
         self._artifact_root = spec.get("artifact_root", "")
         self._client: Any = None
         self._experiment_id = ""
@@ -132,6 +134,9 @@ class MlflowStore:
     def _find_experiment(self, location: str | None) -> None:
         from mlflow.exceptions import MlflowException
 
+        if self._given_id:
+            self._experiment_id = self._given_id
+            return
         found = self._client.get_experiment_by_name(self._experiment)
         if found is None:
             # On a server, another process may be faster.

@@ -40,11 +40,23 @@ def _wrong(config: PipelineConfig) -> Iterator[SettingError]:
             'set it, or take training.precision = "auto"',
         )
     if settings.nodes > 1:
+        yield from _many_nodes(config)
+
+
+def _many_nodes(config: PipelineConfig) -> Iterator[SettingError]:
+    if not config.kubeflow.volume:
         yield _refused(
             config,
-            "kubeflow.nodes",
-            "must be 1: training on many machines is not available in this version",
-            "leave it out, and set kubeflow.gpus_per_node for more devices",
+            "kubeflow.volume",
+            "must be set where kubeflow.nodes is 2 or more: its machines share checkpoints",
+            "name a PersistentVolumeClaim that many machines may write to (ReadWriteMany)",
+        )
+    if config.training.workers > 1:
+        yield _refused(
+            config,
+            "training.workers",
+            "must be 1 where kubeflow.nodes is 2 or more",
+            "leave it out: each machine has a process for each of kubeflow.gpus_per_node",
         )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from components import fingerprint
-from kubeflow import checks, memory, package, tasks
-from kubeflow.placement import Placement
+from kubeflow import checks, gang_objects, memory, package, tasks
+from kubeflow.gang_objects import Gang
+from kubeflow.placement import LIGHT_MEMORY, Placement
 from kubeflow.tasks import DIGEST, Binding, Extras, Parameter, Task
 from pipeline import definition, own_model
 from pipeline.config import PipelineConfig
@@ -91,6 +92,9 @@ def _settings(node: Node, config: PipelineConfig) -> dict[str, Any]:
     if node.id == "Trainer":
         settings["folder"] = "model" if settings["folder"] else ""
         settings["checkpoints"] = f"{shared}/checkpoints" if shared else "checkpoints"
+        if config.kubeflow.nodes > 1:
+            # The gang is started again by its leader, which has the number.
+            settings["training"] = {**settings["training"], "max_restarts": 0}
     if node.id == "Pusher":
         settings["destination"] = f"{shared}/models" if shared else "models"
     if node.id == "SchemaGen" and config.schema_path:
@@ -168,23 +172,48 @@ def _facts(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
+def _gang(config: PipelineConfig) -> dict[str, str]:
+    """Return what the Trainer's task is told of the pods that train."""
+    asked = config.kubeflow
+    gang = Gang(
+        nodes=asked.nodes,
+        gpus=asked.gpus_per_node,
+        max_restarts=config.training.max_restarts,
+        image=asked.image,
+        cpu=asked.cpu,
+        memory=memory.of_trainer(config),
+        secret=asked.secret,
+        volume=asked.volume,
+        mount=asked.mount,
+        shared_memory=asked.shared_memory,
+        node_selector=asked.node_selector,
+        tolerations=asked.tolerations,
+    )
+    return {
+        "HEADRACE_GANG": gang_objects.to_text(gang),
+        "HEADRACE_GANG_ROOM": f"{asked.mount}/{config.name}/gang",
+    }
+
+
 def placement(config: PipelineConfig) -> Placement:
     """Return where tasks run, as the configuration has it."""
     asked = config.kubeflow
     environment = {"TF_CPP_MIN_LOG_LEVEL": "1"}
     if asked.gpus_per_node:
         environment["HEADRACE_GPUS"] = str(asked.gpus_per_node)
-    if asked.nodes > 1:
+    has_gang = asked.nodes > 1
+    if has_gang:
         environment["HEADRACE_NODES"] = str(asked.nodes)
     return Placement(
         image=asked.image,
         pipeline_root=asked.pipeline_root,
         cpu=asked.cpu,
-        trainer_memory=memory.of_trainer(config),
-        gpus=asked.gpus_per_node if asked.nodes == 1 else 0,
-        shared_memory=asked.shared_memory,
-        node_selector=asked.node_selector,
-        tolerations=asked.tolerations,
+        trainer_memory=LIGHT_MEMORY if has_gang else memory.of_trainer(config),
+        gpus=0 if has_gang else asked.gpus_per_node,
+        shared_memory="" if has_gang else asked.shared_memory,
+        node_selector={} if has_gang else asked.node_selector,
+        tolerations=() if has_gang else asked.tolerations,
+        trainer_environment=_gang(config) if has_gang else {},
         retries=asked.retries,
         secret=asked.secret,
         volume=asked.volume,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kubeflow.task import TFX_KEY
-from trainer.errors import TrainingError
+from trainer.errors import HeadraceError, TrainingError
 
 RESOLVER = "Resolver"
 EXTERNAL = "is_external"
@@ -35,6 +35,8 @@ def launch(
 
     if spec["node"]["node_info"]["type"]["name"].endswith(f".{RESOLVER}"):
         # Without a history there is nothing that it could find.
+        for name in spec["outputs"]:
+            Path(given[f"out_{name}"]["path"]).mkdir(parents=True, exist_ok=True)
         return {f"out_{name}": {"metadata": {TFX_KEY: "null"}} for name in spec["outputs"]}
     node = json_format.ParseDict(spec["node"], pipeline_pb2.PipelineNode())
     run = pipeline_pb2.PipelineRuntimeSpec()
@@ -59,6 +61,16 @@ def launch(
     ).launch()
     with metadata.Metadata(connection) as store:
         return _made(store, node, spec, made)
+
+
+def cause(error: BaseException) -> HeadraceError | None:
+    """Return the error of ours behind what TFX raised; None: there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, HeadraceError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 def _executable(told: Mapping[str, Any] | None) -> Any:

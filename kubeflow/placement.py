@@ -26,6 +26,8 @@ FIELDS = {
 }
 """What a pod is told of itself; no parameters, since they would be part of the cache key."""
 LABELS = {"app.kubernetes.io/part-of": "headrace"}
+TRAINER_LABEL = {"headrace/trainer": "true"}
+"""Of pods that train, which Prometheus looks for."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Placement:
         volume: name of the PersistentVolumeClaim with data; empty: none.
         mount: where it is mounted.
         environment: of every task; no secrets.
+        trainer_environment: of the trainer, where others train for it; empty: it does so itself.
     """
 
     image: str
@@ -63,6 +66,7 @@ class Placement:
     volume: str = ""
     mount: str = "/data"
     environment: Mapping[str, str] = field(default_factory=dict)
+    trainer_environment: Mapping[str, str] = field(default_factory=dict)
 
     def place_digest(self, task: Any) -> None:
         """Place the task that reads the data files for their digest."""
@@ -101,7 +105,11 @@ class Placement:
     def _place_trainer(self, task: Any) -> None:
         from kfp import kubernetes
 
-        kubernetes.add_pod_label(task, "headrace/trainer", "true")
+        for name, value in self.trainer_environment.items():
+            task.set_env_variable(name, value)
+        # Of a gang the pods that train are watched, and not this task.
+        for name, value in () if self.trainer_environment else TRAINER_LABEL.items():
+            kubernetes.add_pod_label(task, name, value)
         if self.gpus:
             task.set_accelerator_type("nvidia.com/gpu")
             task.set_accelerator_limit(self.gpus)

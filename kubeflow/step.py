@@ -18,9 +18,9 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubeflow import task
+from kubeflow import launching, task
 from trainer import imports
-from trainer.errors import HeadraceError, InputError, TrainingError, WorkerLost
+from trainer.errors import InputError, TrainingError, WorkerLost
 
 EVENTS = "events.jsonl"
 
@@ -37,16 +37,31 @@ def main(arguments: list[str]) -> int:
         response = run(request)
         (scratch / task.RESPONSE).write_text(json.dumps(response, allow_nan=False))
     except Exception as error:  # ruff: ignore[blind-except] - one line at the end, the rest above
-        known = _cause(error)
+        known = launching.cause(error)
         if known is None:
             traceback.print_exc()
             known = TrainingError(_first_line(error))
-        # The last line: KFP shows the end of a task's log as its error.
+        # The last line: a person finds it at the end of the task's log.
         print(f"{spec['id']}: {known}", file=sys.stderr, flush=True)  # ruff: ignore[print]
+        note(f"{spec['id']}: {known}", known.exit_code)
         return known.exit_code
     seconds = time.monotonic() - started
     print(f"{spec['id']}: done in {seconds:.1f} s", flush=True)  # ruff: ignore[print]
     return 0
+
+
+def note(message: str, code: int, place: Path = task.TERMINATION) -> None:
+    """Leave the reason of a failure where Kubernetes looks for it, if this is a pod.
+
+    Args:
+        message: why the node failed.
+        code: the exit code of the contract.
+        place: that Kubernetes has made; it keeps 4,096 bytes of it.
+    """
+    mark = task.EXIT_MARK.format(code)
+    with contextlib.suppress(OSError):
+        if place.is_file():
+            place.write_text(f"{message[:1800]} [{mark}]", encoding="utf-8")
 
 
 def _asked_to_end(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
@@ -54,15 +69,6 @@ def _asked_to_end(number: int, frame: object) -> None:  # ruff: ignore[unused-fu
         "was asked to end by SIGTERM",
         right="KFP tries it again, and it goes on from its checkpoint",
     )
-
-
-def _cause(error: BaseException) -> HeadraceError | None:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, HeadraceError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
 
 
 def _first_line(error: Exception) -> str:
@@ -78,13 +84,16 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     from kubeflow import parameters
 
     spec = parameters.bound(spec, given, scratch)
-    from kubeflow import training
+    from kubeflow import tracking, training
 
-    with training.companions(spec, given, scratch), _light_imports(spec):
+    with (
+        tracking.tracked(spec, given, scratch),
+        training.companions(spec, given, scratch),
+        _light_imports(spec),
+    ):
         _import_tfx()
-        from kubeflow import launching
-
         made = launching.launch(spec, given, scratch)
+        tracking.keep(spec, given, scratch)
     from kubeflow import views
 
     shown = views.write(spec, given, scratch)

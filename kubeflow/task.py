@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 REQUEST, RESPONSE = "request.json", "response.json"
+EXIT_MARK = "headrace exit code {}"
+"""How a task's last line gives the exit code, which KFP's launcher replaces by its own."""
+TERMINATION = Path("/dev/termination-log")
+"""Kubernetes hands what stands there on as the pod's message, and so does Argo."""
 TFX_KEY = "tfx_artifact"
 """Of an artifact's metadata: what TFX must know of it, as JSON text, since KFP's own metadata
 turns whole numbers into fractions."""

@@ -179,14 +179,10 @@ def tasks(pipeline: Any, extras: Extras) -> list[Task]:
         one.node_info.id: [it for it in extras.bindings if it.node == one.node_info.id]
         for one in nodes
     }
-    return [
-        _task(
-            one,
-            _Whole(representation.pipeline_info.id, names, deployment, extras),
-            bindings[one.node_info.id],
-        )
-        for one in nodes
-    ]
+    whole = _Whole(
+        representation.pipeline_info.id, names, deployment, extras, _undeclared(nodes, names)
+    )
+    return [_task(one, whole, bindings[one.node_info.id]) for one in nodes]
 
 
 def task_names(ids: list[str]) -> dict[str, str]:
@@ -218,13 +214,32 @@ class _Whole:
     names: Mapping[str, str]
     deployment: Any
     extras: Extras
+    undeclared: Mapping[str, Mapping[str, str]]
+
+
+def _undeclared(nodes: list[Any], names: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return outputs that others read and TFX's representation does not list: those of a Resolver.
+
+    Returns: by node, the type of each output.
+    """
+    declared = {one.node_info.id: set(one.outputs.outputs) for one in nodes}
+    found: dict[str, dict[str, str]] = {}
+    for one in nodes:
+        for spec in one.inputs.inputs.values():
+            for channel in spec.channels:
+                producer, key = channel.producer_node_query.id, channel.output_key
+                if producer in names and key not in declared[producer]:
+                    found.setdefault(producer, {})[key] = channel.artifact_query.type.name
+    return found
 
 
 def _task(node: Any, whole: _Whole, bindings: list[Binding]) -> Task:
     one = node.node_info.id
     inputs = _inputs(node, whole.names)
-    outputs = {identifier(key): key for key in sorted(node.outputs.outputs)}
-    types = {name: _type(node, key) for name, key in outputs.items()}
+    kinds = {key: _type(node, key) for key in node.outputs.outputs}
+    kinds |= whole.undeclared.get(one, {})
+    outputs = {identifier(key): key for key in sorted(kinds)}
+    types = {name: kinds[key] for name, key in outputs.items()}
     views = sorted({view for kind in types.values() for view in VIEWS.get(kind, ())})
     read = {whole.names[producer] for producer, _ in inputs.values()}
     parameters = tuple(dict.fromkeys(binding.parameter for binding in bindings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -21,7 +22,9 @@ def companions(
     """Start the training process while this one imports TFX; end it with the block."""
     children: list[subprocess.Popen[bytes]] = []
     if spec["id"] == "Trainer" and property_text(spec, "settings"):
-        children = supervisor.start(scratch / "training")
+        has_gang = bool(os.environ.get("HEADRACE_GANG"))
+        module = "kubeflow.leader" if has_gang else "trainer.worker"
+        children = supervisor.start(scratch / "training", module=module)
     try:
         yield
     finally:

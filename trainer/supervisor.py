@@ -63,6 +63,7 @@ def start(
     workers: int = 1,
     python: str = sys.executable,
     restarts: int = 0,
+    module: str = "trainer.worker",
 ) -> list[subprocess.Popen[bytes]]:
     """Start workers that import TensorFlow and wait for a job in `folder`; return them by rank.
 
@@ -73,16 +74,18 @@ def start(
         workers: how many.
         python: that runs them.
         restarts: how often workers of this job were started before.
+        module: what they run; another one has others train, as on a cluster.
     """
     again = {cluster.RESTARTS: str(restarts)}
     if workers == 1:
-        return [_start(Path(folder), again, python=python)]
+        return [_start(Path(folder), again, python=python, module=module)]
     addresses = cluster.free_addresses(workers)
     return [
         _start(
             place,
             {cluster.VARIABLE: cluster.describe(addresses, rank), RANK: str(rank), **again},
             python=python,
+            module=module,
         )
         for rank, place in enumerate(places(Path(folder), workers))
     ]
@@ -93,7 +96,9 @@ def places(folder: Path, workers: int) -> list[Path]:
     return [folder, *(folder / f"worker-{rank}" for rank in range(1, workers))]
 
 
-def _start(folder: Path, told: dict[str, str], *, python: str) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, told: dict[str, str], *, python: str, module: str
+) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (WAITING, JOB, TAKEN, EXIT, pulse.NAME):
         (folder / name).unlink(missing_ok=True)
@@ -106,7 +111,7 @@ def _start(folder: Path, told: dict[str, str], *, python: str) -> subprocess.Pop
     }
     with open(folder / LOG, "ab") as log:
         process = subprocess.Popen(
-            [python, "-m", "trainer.worker", str(folder)],
+            [python, "-m", module, str(folder)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
         )  # fmt: skip
     write_json(folder / WAITING, {"pid": process.pid, "started": _start_time(process.pid)})

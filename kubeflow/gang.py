@@ -1,0 +1,353 @@
+"""A gang on a cluster: started, watched, started again as a whole, and removed whatever happens.
+
+The state is asked for every two seconds and not watched: a watch that is cut loses events, and of
+these few objects nothing is saved by one. An API server that is away for some minutes ends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kubeflow import gang_objects
+from kubeflow.gang_objects import Gang, Owner
+from kubeflow.worker import LOST, result_of
+from trainer.errors import HeadraceError, SettingError, TrainingError, WorkerLost, from_facts
+
+POLL_SECONDS = 2.0
+PATIENCE_SECONDS = 300.0
+"""How long the API server may be away."""
+REMOVAL_SECONDS = 180.0
+"""How long pods may take to be gone: longer than their grace."""
+UNSTARTABLE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"}
+"""Why a pod waits that will not start by waiting."""
+START_SECONDS = 120.0
+NOT_FOUND, FORBIDDEN, CONFLICT = 404, 403, 409
+DRAINED = "was drained or deleted"
+"""How a pod is lost that had time: all of them save their state."""
+GRANT = "apply the overlay multi-node that `headrace kubeflow manifests` writes"
+
+
+@dataclass
+class Cluster:
+    """A namespace of a cluster, by the official client.
+
+    Attributes:
+        namespace: of all objects.
+        tell: takes the lines that the chief's pod writes.
+        poll_seconds: between two looks.
+    """
+
+    namespace: str
+    tell: Callable[[str], None]
+    poll_seconds: float = POLL_SECONDS
+    _core: Any = field(init=False, repr=False)
+    _batch: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        from kubernetes import client, config
+
+        try:
+            config.load_incluster_config()
+        except config.ConfigException:
+            config.load_kube_config()
+        self._core, self._batch = client.CoreV1Api(), client.BatchV1Api()
+
+    def ask(self, function: Callable[[], Any]) -> Any:
+        """Call until the server answers; return None for what is not there.
+
+        Raises:
+            SettingError: the task may not do that.
+            TrainingError: the server refuses, or stays away.
+        """
+        import urllib3
+        from kubernetes.client import ApiException
+
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return function()
+            except ApiException as error:
+                status = int(error.status or 0)
+                if status == NOT_FOUND:
+                    return None
+                if status in {401, FORBIDDEN}:
+                    raise SettingError(
+                        f"the task may not do that: {status} ({_said(error)})",
+                        where="kubeflow.nodes", right=GRANT,
+                    ) from error  # fmt: skip
+                is_passing = status >= 500 or status == 429 or not status
+                if not is_passing or time.monotonic() > until:
+                    raise TrainingError(
+                        f"the cluster refuses: {status} ({_said(error)})", where="kubeflow.nodes"
+                    ) from error
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                if time.monotonic() > until:
+                    raise TrainingError(
+                        f"the cluster's API server stays away ({error})", where="kubeflow.nodes"
+                    ) from error
+            time.sleep(self.poll_seconds)
+
+    def create(self, kind: str, body: dict[str, Any]) -> None:
+        """Create a Service or a Job; one that is there already is ours, of a lost answer.
+
+        Raises:
+            SettingError: the namespace is not there.
+            ApiException: never: it is what one request of several raised.
+        """
+        from kubernetes.client import ApiException
+
+        create = {
+            "Service": self._core.create_namespaced_service,
+            "Job": self._batch.create_namespaced_job,
+        }[kind]
+
+        def once() -> Any:
+            try:
+                return create(self.namespace, body)
+            except ApiException as error:
+                if error.status == CONFLICT:
+                    return True
+                raise
+
+        if self.ask(once) is None:
+            raise SettingError(
+                "is no namespace of this cluster", where="kubeflow.namespace",
+                holds=json.dumps(self.namespace),
+            )  # fmt: skip
+
+    def remove(self, service: str, job: str) -> None:
+        """Delete what is there of a gang, and wait until its pods are gone."""
+        if job:
+            self.ask(
+                lambda: self._batch.delete_namespaced_job(
+                    job, self.namespace, propagation_policy="Foreground"
+                )
+            )
+            until = time.monotonic() + REMOVAL_SECONDS
+            while time.monotonic() < until and self.job(job) is not None:
+                time.sleep(self.poll_seconds)
+        if service:
+            self.ask(lambda: self._core.delete_namespaced_service(service, self.namespace))
+
+    def job(self, name: str) -> Any:
+        """Return a Job; None: it is not there."""
+        return self.ask(lambda: self._batch.read_namespaced_job_status(name, self.namespace))
+
+    def pods(self, job: str) -> list[Any]:
+        """Return the pods of a Job by their index."""
+        found = self.ask(
+            lambda: self._core.list_namespaced_pod(self.namespace, label_selector=f"job-name={job}")
+        )
+        return sorted(found.items if found else [], key=_index)
+
+    def follow(self, pod: str, stop: threading.Event) -> None:
+        """Tell what a pod writes, until `stop`; a connection that is cut is made again."""
+        told = 0
+        while not stop.is_set():
+            with contextlib.suppress(Exception):
+                answer = self._core.read_namespaced_pod_log(
+                    pod, self.namespace, follow=True, _preload_content=False
+                )
+                for number, line in enumerate(answer):
+                    # Made again it begins from the first line.
+                    if number >= told:
+                        self.tell(line.decode("utf-8", "replace").rstrip("\n"))
+                        told = number + 1
+            stop.wait(self.poll_seconds)
+
+
+def _index(pod: Any) -> int:
+    held = pod.metadata.annotations or {}
+    return int(held.get("batch.kubernetes.io/job-completion-index", 0))
+
+
+def _said(error: Any) -> str:
+    try:
+        return " ".join(str(json.loads(error.body)["message"]).split())[:300]
+    except (ValueError, TypeError, KeyError):
+        return str(error.reason)
+
+
+def train(
+    cluster: Cluster,
+    gang: Gang,
+    *,
+    name: str,
+    owner: Owner,
+    folder: Path,
+    warn: Callable[[str], None],
+) -> dict[str, Any]:
+    """Have a gang do the job that lies in `folder`, and return its first worker's result.
+
+    Args:
+        cluster: where.
+        gang: what.
+        name: of the Service; Jobs are called by it and the number of the attempt.
+        owner: the pod that it belongs to.
+        folder: on the shared volume, with ``job.json``.
+        warn: told of every restart.
+
+    Raises:
+        from_facts: the error that a worker told of.
+        WorkerLost: pods were lost more often than `gang.max_restarts`, or the Job was deleted.
+    """
+    job = ""
+    try:
+        cluster.create("Service", gang_objects.service(name, owner))
+        for attempt in range(gang.max_restarts + 1):
+            job = f"{name}-{attempt}"
+            _forget(folder, gang)
+            body = gang_objects.job(
+                job, name, gang, owner=owner, folder=str(folder), restarts=attempt
+            )
+            cluster.create("Job", body)
+            lost = _attempt(cluster, gang, job)
+            result = _result(folder, gang)
+            if result is not None:
+                return result
+            if DRAINED not in lost:
+                (folder / LOST).touch()
+            cluster.remove("", job)
+            if attempt < gang.max_restarts:
+                warn(
+                    f"{lost}; all {gang.nodes} pods are started again and go on from the last "
+                    f"checkpoint (restart {attempt + 1} of {gang.max_restarts})"
+                )
+        raise WorkerLost(
+            f"{lost}, and training was started {gang.max_restarts + 1} times",
+            where=f"Job {job}", right="run again to go on from the last checkpoint",
+        )  # fmt: skip
+    finally:
+        # Also when this process was asked to end: pods get SIGTERM and save their state.
+        cluster.remove(name, job)
+
+
+def _forget(folder: Path, gang: Gang) -> None:
+    (folder / LOST).unlink(missing_ok=True)
+    for rank in range(gang.nodes * gang.processes):
+        result_of(folder, rank).unlink(missing_ok=True)
+
+
+def _result(folder: Path, gang: Gang) -> dict[str, Any] | None:
+    """Return the result of the first worker; None: there is none, and training may go on.
+
+    Raises:
+        from_facts: the error that a worker told of, which would come again.
+    """
+    first = None
+    for rank in range(gang.nodes * gang.processes):
+        path = result_of(folder, rank)
+        if not path.exists():
+            continue
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["status"] != "ok" and told["error"]["type"] != WorkerLost.__name__:
+            failure: HeadraceError = from_facts(told["error"])
+            raise failure
+        if rank == 0 and told["status"] == "ok":
+            first = told
+    return first
+
+
+def _attempt(cluster: Cluster, gang: Gang, job: str) -> str:
+    """Wait until a Job has ended; return what was lost, empty when nothing was.
+
+    Raises:
+        WorkerLost: it was deleted by somebody else.
+        TrainingError: a pod cannot start.
+    """
+    stop = threading.Event()
+    log: threading.Thread | None = None
+    waits_since: float | None = None
+    try:
+        while True:
+            found = cluster.job(job)
+            if found is None:
+                raise WorkerLost(
+                    "the Job was deleted from outside", where=f"Job {job}",
+                    right="run again to go on from the last checkpoint",
+                )  # fmt: skip
+            pods = cluster.pods(job)
+            for pod in pods:
+                if log is None and _index(pod) == 0 and pod.status.phase != "Pending":
+                    log = threading.Thread(
+                        target=cluster.follow, args=(pod.metadata.name, stop), daemon=True
+                    )
+                    log.start()
+            if lost := _lost(pods, found):
+                return lost
+            if (found.status.succeeded or 0) >= gang.nodes:
+                return ""
+            waits_since = _check_starts(pods, waits_since)
+            time.sleep(cluster.poll_seconds)
+    finally:
+        if log is not None:
+            # The last lines are on their way.
+            log.join(timeout=cluster.poll_seconds)
+        stop.set()
+
+
+def _lost(pods: list[Any], job: Any) -> str:
+    """Return which pod was lost and how; empty: none was."""
+    for pod in pods:
+        if pod.metadata.deletion_timestamp is not None:
+            return f"pod {_index(pod)} of {len(pods)} {DRAINED}"
+        if pod.status.phase == "Failed":
+            return f"pod {_index(pod)} of {len(pods)} {_how(pod)}"
+    for one in job.status.conditions or []:
+        if one.type == "Failed" and one.status == "True":
+            return f"the Job failed ({one.reason}: {one.message})"
+    return ""
+
+
+def _how(pod: Any) -> str:
+    if pod.status.reason:
+        return f"was lost ({pod.status.reason})"
+    for one in pod.status.container_statuses or []:
+        if one.state and one.state.terminated:
+            ended = one.state.terminated
+            return f"died with exit code {ended.exit_code} ({ended.reason or 'no reason'})"
+    return "died"
+
+
+def _check_starts(pods: list[Any], since: float | None) -> float | None:
+    """Return since when a pod waits for what it will not get.
+
+    Raises:
+        TrainingError: it has waited long enough.
+    """
+    waiting = [
+        one.state.waiting
+        for pod in pods
+        for one in pod.status.container_statuses or []
+        if one.state and one.state.waiting and one.state.waiting.reason in UNSTARTABLE
+    ]
+    if not waiting:
+        return None
+    since = since or time.monotonic()
+    if time.monotonic() - since > START_SECONDS:
+        raise TrainingError(
+            f"a pod cannot start: {waiting[0].reason} ({waiting[0].message})",
+            where="kubeflow.image", right="check its name, and that the cluster may pull it",
+        )  # fmt: skip
+    return since
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return the content of ``result.json`` for an error."""
+    known = error if isinstance(error, HeadraceError) else TrainingError(
+        f"the gang could not be led: {type(error).__name__}: {error}", where="kubeflow.nodes"
+    )  # fmt: skip
+    return {
+        "status": "failed",
+        "error": known.facts(),
+        "training": None,
+        "predictions": None,
+        "history": [],
+    }

@@ -1,0 +1,128 @@
+"""A pod of a gang: ``python -m kubeflow.worker``.
+
+It starts one training process a device, each with its ``TF_CONFIG`` by the pod's completion index,
+and gives them the job that lies in the gang's folder. When one ends badly, the others of this pod
+are ended too, and the pod fails; the gang is then started again as a whole. SIGTERM, as when the
+machine is drained, goes on to all of them: they save their state. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from kubeflow.gang_objects import ADDRESSES, FOLDER, PROCESSES
+from trainer import cluster, supervisor
+from trainer.errors import InputError
+from trainer.settings import Job, job_from_json, to_json
+
+INDEX = "JOB_COMPLETION_INDEX"
+POLL_SECONDS = 0.2
+LOST_SECONDS = 5.0
+"""What the other processes may take to end once one was lost: they wait for it in a step, and do
+not come to save their state."""
+LOST = "lost"
+"""The file that tells a pod so, when another pod has died."""
+
+
+def main() -> int:
+    """Train as one machine of several, and return the exit code."""
+    folder = Path(os.environ[FOLDER])
+    job = job_from_json(json.loads((folder / supervisor.JOB).read_text(encoding="utf-8")))
+    try:
+        _require_gpus()
+        processes = _start(job, folder)
+    except InputError as error:
+        rank = int(os.environ[INDEX]) * int(os.environ[PROCESSES])
+        facts = {"status": "failed", "error": error.facts(), "training": None}
+        result_of(folder, rank).parent.mkdir(exist_ok=True)
+        supervisor.write_json(result_of(folder, rank), facts)
+        print(error, file=sys.stderr, flush=True)  # ruff: ignore[print]
+        return error.exit_code
+
+    def forward(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
+        _send(processes, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    return _wait(processes, folder)
+
+
+def result_of(folder: Path, rank: int) -> Path:
+    """Return where a process tells how it ended."""
+    return folder / f"rank-{rank}" / supervisor.RESULT
+
+
+def _require_gpus() -> None:
+    """Refuse to train on a CPU where GPUs were asked for.
+
+    Raises:
+        InputError: the pod has fewer.
+    """
+    asked = int(os.environ.get("HEADRACE_GPUS", "0") or 0)
+    there = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if there < asked:
+        raise InputError(
+            "a pod has fewer GPUs than were asked for",
+            where="kubeflow.gpus_per_node", holds=f"{asked}, and the pod has {there}",
+            right="check the node's device plugin, or set it to what there is",
+        )  # fmt: skip
+
+
+def _start(job: Job, folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Start this pod's processes and give them their job; their output is the pod's log."""
+    addresses = os.environ[ADDRESSES].split(",")
+    count = int(os.environ[PROCESSES])
+    first = int(os.environ[INDEX]) * count
+    started = []
+    for rank in range(first, first + count):
+        place = folder / f"rank-{rank}"
+        place.mkdir(parents=True, exist_ok=True)
+        own = dataclasses.replace(job, result=str(result_of(folder, rank)))
+        supervisor.write_json(place / supervisor.JOB, to_json(own))
+        environment = {
+            **os.environ,
+            cluster.VARIABLE: cluster.describe(addresses, rank),
+            supervisor.RANK: str(rank),
+            "HEADRACE_PARENT": str(os.getpid()),
+        }
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "trainer.worker", str(place)],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        )
+    return started
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> int:
+    """Wait until all have ended; return the first code that is not 0."""
+    until = None
+    while any(one.poll() is None for one in processes):
+        is_lost = any(one.poll() not in {None, 0} for one in processes)
+        if until is None and (is_lost or (folder / LOST).exists()):
+            until = time.monotonic() + LOST_SECONDS
+            _send(processes, signal.SIGTERM)
+        if until is not None and time.monotonic() > until:
+            _send(processes, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    codes = [one.returncode for one in processes if one.returncode]
+    return (codes[0] if codes[0] > 0 else 128 - codes[0]) if codes else 0
+
+
+def _send(processes: list[subprocess.Popen[bytes]], number: int) -> None:
+    for one in processes:
+        if one.poll() is None:
+            one.send_signal(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
