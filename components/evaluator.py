@@ -10,8 +10,8 @@ training ends with exit 4 on them itself, so here they mean that the files are n
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
+from components import diagnostics, resampling, slices, statistics
 from components.verdict import count
 from trainer.errors import TrainingError
 from trainer.journal import append
@@ -40,6 +41,9 @@ class Evaluation:
         reason: why, in one sentence.
         remedy: what may help, in one sentence; empty for a blessed model.
         notes: why a metric is not defined, one sentence each.
+        intervals: by metric, bounds of the bootstrap on the eval split; None where there are none.
+        details: what `diagnostics.of` shows of the task.
+        slices: of `slices.metrics`.
     """
 
     metrics: Mapping[str, float | None]
@@ -48,14 +52,19 @@ class Evaluation:
     reason: str
     remedy: str
     notes: tuple[str, ...]
+    intervals: Mapping[str, resampling.Interval | None] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    slices: Sequence[Mapping[str, Any]] = ()
 
 
-def evaluate(run: Path) -> Evaluation:
+def evaluate(run: Path, *, examples: str = "", columns: Sequence[str] = ()) -> Evaluation:
     """Judge the predictions that a training left in the folder `run`.
 
     Args:
         run: holds `result.json` (whose `predictions` names the file of them, relative to `run`),
             `label.npy` (int32 class ids or float64 values, [N]) and `features.json`.
+        examples: place of the Examples artifact that was trained on, where there are columns.
+        columns: those whose values cut the eval split into slices.
 
     Returns:
         Metrics, baseline and blessing.
@@ -63,6 +72,7 @@ def evaluate(run: Path) -> Evaluation:
     Raises:
         TrainingError: when a file is missing or damaged, predictions and labels differ in number,
             or (`NotFinite`) a prediction is NaN or infinite.
+        SettingError: when a column of the slices is not there.
     """
     from trainer import evaluation
 
@@ -72,7 +82,30 @@ def evaluate(run: Path) -> Evaluation:
     blessed, reason = bless(metrics.get("loss"), baseline.get("loss"))
     helps = "" if blessed else what_helps(metrics.get("loss"), updates=updates)
     notes = evaluation.notes(label, label_feature=feature)
-    return Evaluation(metrics, baseline, blessed, reason, helps, tuple(notes))
+    return Evaluation(
+        metrics,
+        baseline,
+        blessed,
+        reason,
+        helps,
+        tuple(notes),
+        intervals=resampling.intervals(predictions, label, label_feature=feature),
+        details=diagnostics.of(predictions, label, feature),
+        slices=_slices(examples, columns, predictions, label, feature) if columns else (),
+    )
+
+
+def _slices(
+    examples: str,
+    columns: Sequence[str],
+    predictions: np.ndarray,
+    label: np.ndarray,
+    feature: LabelFeature,
+) -> list[dict[str, Any]]:
+    convert = {"int": int, "float": float, "string": str.encode}[feature.kind]
+    classes = [convert(one) for one in feature.classes] if feature.classes else None
+    values = slices.read(statistics.read_examples(examples, "eval"), columns, feature.name, classes)
+    return slices.metrics(values, predictions, label, label_feature=feature)
 
 
 def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature, int | None]:
@@ -157,6 +190,10 @@ def write_evaluation(evaluation: Evaluation, path: Path) -> None:
         "reason": evaluation.reason,
         "remedy": evaluation.remedy,
         "notes": list(evaluation.notes),
+        "intervals": dict(evaluation.intervals),
+        "interval_share": resampling.SHARE,
+        **evaluation.details,
+        "slices": list(evaluation.slices),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     incoming = path.with_name(f".{path.name}.incoming")
@@ -172,12 +209,12 @@ def write_blessing(folder: Path, *, blessed: bool) -> None:
 
 @component
 def Evaluator(
-    examples: InputArtifact[standard_artifacts.Examples],  # ruff: ignore[unused-function-argument] - lineage only
+    examples: InputArtifact[standard_artifacts.Examples],
     model: InputArtifact[standard_artifacts.Model],
     model_run: InputArtifact[standard_artifacts.ModelRun],
     evaluation: OutputArtifact[standard_artifacts.ModelEvaluation],
     blessing: OutputArtifact[standard_artifacts.ModelBlessing],
-    settings: Parameter[str],  # ruff: ignore[unused-function-argument] - it has none yet; part of the cache key
+    settings: Parameter[str],
     fingerprint: Parameter[str],  # ruff: ignore[unused-function-argument] - part of the cache key
 ) -> None:
     """Evaluate the trained model and say whether it may be pushed.
@@ -189,10 +226,11 @@ def Evaluator(
         evaluation: gets `evaluation.json`.
         blessing: gets the file `BLESSED` or `NOT_BLESSED`, and TFX's custom properties `blessed`,
             `blessing_message`, `current_model` and `current_model_id`, and our `blessing_remedy`.
-        settings: JSON text.
+        settings: JSON text of `slices`, columns that cut the eval split.
         fingerprint: JSON text of what a cached result depends on.
     """
-    found = evaluate(Path(model_run.uri))
+    told = json.loads(settings)
+    found = evaluate(Path(model_run.uri), examples=examples.uri, columns=told.get("slices", ()))
     write_evaluation(found, Path(evaluation.uri) / "evaluation.json")
     write_blessing(Path(blessing.uri), blessed=found.blessed)
     blessing.set_int_custom_property("blessed", int(found.blessed))
@@ -209,4 +247,8 @@ def Evaluator(
         metrics=dict(found.metrics),
         baseline=dict(found.baseline),
         blessed=found.blessed,
+        intervals=dict(found.intervals),
+        slices=[
+            {name: one[name] for name in ("column", "value", "metrics")} for one in found.slices
+        ],
     )

@@ -5,6 +5,8 @@ The names that MLflow stores, and the events that they come from:
     train/loss, learning_rate, gradient_norm, ...         by step, from ``train_step``
     eval/<metric>                                         by step, from ``evaluation``
     <metric>, baseline/<metric>                           at the end, from ``metrics``
+    interval/<metric>/low and high                        the same
+    slice/<column>/<value>/<metric>                       the same
     peak_memory_bytes, planned_memory_bytes, ...          at the end, from ``training_done``
     resolved.<key>                                        parameters, from ``training_started``
     data.*, anomalies.*, nonfinite_<metric>, headrace.*   tags
@@ -210,6 +212,15 @@ class Record:
             self._point(event, name, value, is_final=True)
         for name, value in _flat(event.get("baseline") or {}):
             self._point(event, f"baseline/{name}", value, is_final=True)
+        for name, bounds in (event.get("intervals") or {}).items():
+            for side, value in zip(("low", "high"), bounds or (), strict=False):
+                self._point(event, f"interval/{name}/{side}", value, is_final=True)
+        for one in event.get("slices") or ():
+            for name, value in one["metrics"].items():
+                # One of a slice is often not defined, as the AUC of rows of one class.
+                if value is not None:
+                    slice_name = f"slice/{one['column']}/{one['value']}/{name}"
+                    self._point(event, slice_name, value, is_final=True)
         self.add_tag("headrace.blessed", event.get("blessed", False))
 
     def _take_data(self, event: Mapping[str, Any]) -> None:

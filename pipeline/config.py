@@ -166,6 +166,17 @@ class ValidationSettings:
 
 
 @dataclass(frozen=True)
+class EvaluationSettings:
+    """How a model is judged."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    slices: tuple[str, ...] = key(
+        (), "columns whose values cut the eval split: metrics are told of each value's rows, too"
+    )
+
+
+@dataclass(frozen=True)
 class TrackingSettings:
     """Where MLflow keeps the runs."""
 
@@ -203,6 +214,9 @@ class PipelineConfig(BaseModel):
     training: TrainingSettings = Field(TrainingSettings(), description="how it is trained")
     checkpoint: CheckpointSettings = Field(
         CheckpointSettings(), description="when the state of training is saved"
+    )
+    evaluation: EvaluationSettings = Field(
+        EvaluationSettings(), description="how a model is judged"
     )
     tracking: TrackingSettings = Field(
         TrackingSettings(), description="where MLflow keeps the runs"

@@ -123,6 +123,10 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
     }
 
 
+def _evaluator(config: PipelineConfig, files: list[str]) -> Settings:
+    return {"slices": list(config.evaluation.slices)}
+
+
 def _pusher(config: PipelineConfig, files: list[str]) -> Settings:
     return {"destination": str(config.folder / "models")}
 
@@ -194,12 +198,13 @@ NODES: tuple[Node, ...] = (
     Node(
         "Evaluator",
         "components.evaluator",
-        _nothing,
+        _evaluator,
         inputs={
             "examples": "ExampleGen.examples",
             "model": "Trainer.model",
             "model_run": "Trainer.model_run",
         },
+        keys=("evaluation",),
     ),
     Node(
         "Pusher",

@@ -86,6 +86,9 @@ def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
     if schema is not None:
         paths["schema.pbtxt"] = str(Path(schema.uri) / "schema.pbtxt")
         tags["digest.schema"] = fingerprint.file_digest(paths["schema.pbtxt"])
+    evaluation = outputs.get("Evaluator", {}).get("evaluation")
+    if evaluation is not None:
+        paths["evaluation.json"] = str(Path(evaluation.uri) / "evaluation.json")
     if task := results.task(outputs):
         tags["headrace.task"] = task
     one.tell("artifacts", paths=paths, tags=tags)
@@ -154,6 +157,7 @@ def _write_report(
             history=results.history(outputs, one.told),
             metrics=result["metrics"] or {},
             baseline=result["baseline"] or {},
+            evaluation=results.evaluation(outputs),
             facts={
                 "run_id": one.number,
                 "status": result["status"],
