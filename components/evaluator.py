@@ -1,7 +1,8 @@
 """Evaluator: metrics of the eval split beside the trivial baseline's, and the blessing.
 
 A model is blessed when its loss is strictly below the loss of a model that knows no column: one
-that always answers with the class frequencies, or the mean, of the train split. A loss that is
+that always answers with the class frequencies, or the mean, of the train split, and it is not
+worse than the last pushed model on the same rows (`incumbent`). A loss that is
 not a finite number never is. Predictions that are NaN or infinite are no verdict but a failure:
 training ends with exit 4 on them itself, so here they mean that the files are not its own.
 """
@@ -20,7 +21,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
-from components import diagnostics, resampling, slices, statistics
+from components import diagnostics, incumbent, resampling, slices, statistics
 from components.verdict import count
 from trainer.errors import TrainingError
 from trainer.journal import append
@@ -44,6 +45,8 @@ class Evaluation:
         intervals: by metric, bounds of the bootstrap on the eval split; None where there are none.
         details: what `diagnostics.of` shows of the task.
         slices: of `slices.metrics`.
+        incumbent: `incumbent.Incumbent.facts`; None where no model was pushed before, or it
+            cannot be compared, which a note says.
     """
 
     metrics: Mapping[str, float | None]
@@ -55,9 +58,17 @@ class Evaluation:
     intervals: Mapping[str, resampling.Interval | None] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     slices: Sequence[Mapping[str, Any]] = ()
+    incumbent: Mapping[str, Any] | None = None
 
 
-def evaluate(run: Path, *, examples: str = "", columns: Sequence[str] = ()) -> Evaluation:
+def evaluate(
+    run: Path,
+    *,
+    examples: str = "",
+    columns: Sequence[str] = (),
+    models: Path | None = None,
+    margin: float = 0.0,
+) -> Evaluation:
     """Judge the predictions that a training left in the folder `run`.
 
     Args:
@@ -65,6 +76,8 @@ def evaluate(run: Path, *, examples: str = "", columns: Sequence[str] = ()) -> E
             `label.npy` (int32 class ids or float64 values, [N]) and `features.json`.
         examples: place of the Examples artifact that was trained on, where there are columns.
         columns: those whose values cut the eval split into slices.
+        models: folder of the pushed versions; None: compared with none.
+        margin: share of the last pushed model's loss by which this one may be worse.
 
     Returns:
         Metrics, baseline and blessing.
@@ -82,6 +95,22 @@ def evaluate(run: Path, *, examples: str = "", columns: Sequence[str] = ()) -> E
     blessed, reason = bless(metrics.get("loss"), baseline.get("loss"))
     helps = "" if blessed else what_helps(metrics.get("loss"), updates=updates)
     notes = evaluation.notes(label, label_feature=feature)
+    last = None
+    if models is not None and len(label):
+        try:
+            last = incumbent.compare(
+                models,
+                statistics.read_examples(examples, "eval"),
+                predictions,
+                label,
+                label_feature=feature,
+                margin=margin,
+            )
+        except incumbent.Incomparable as error:
+            notes = [*notes, f"the last pushed model was not compared: {error}"]
+    if last is not None and blessed:
+        blessed, helps = not last.is_worse, incumbent.REMEDY if last.is_worse else ""
+        reason = last.reason if last.is_worse else f"{reason}; {last.reason}"
     return Evaluation(
         metrics,
         baseline,
@@ -92,6 +121,7 @@ def evaluate(run: Path, *, examples: str = "", columns: Sequence[str] = ()) -> E
         intervals=resampling.intervals(predictions, label, label_feature=feature),
         details=diagnostics.of(predictions, label, feature),
         slices=_slices(examples, columns, predictions, label, feature) if columns else (),
+        incumbent=last.facts() if last else None,
     )
 
 
@@ -192,6 +222,7 @@ def write_evaluation(evaluation: Evaluation, path: Path) -> None:
         "notes": list(evaluation.notes),
         "intervals": dict(evaluation.intervals),
         "interval_share": resampling.SHARE,
+        "last_pushed": evaluation.incumbent,
         **evaluation.details,
         "slices": list(evaluation.slices),
     }
@@ -226,11 +257,18 @@ def Evaluator(
         evaluation: gets `evaluation.json`.
         blessing: gets the file `BLESSED` or `NOT_BLESSED`, and TFX's custom properties `blessed`,
             `blessing_message`, `current_model` and `current_model_id`, and our `blessing_remedy`.
-        settings: JSON text of `slices`, columns that cut the eval split.
+        settings: JSON text of `slices`, columns that cut the eval split, `margin` and `models`,
+            the folder of the pushed versions.
         fingerprint: JSON text of what a cached result depends on.
     """
     told = json.loads(settings)
-    found = evaluate(Path(model_run.uri), examples=examples.uri, columns=told.get("slices", ()))
+    found = evaluate(
+        Path(model_run.uri),
+        examples=examples.uri,
+        columns=told.get("slices", ()),
+        models=Path(told["models"]) if told.get("models") else None,
+        margin=told.get("margin", 0.0),
+    )
     write_evaluation(found, Path(evaluation.uri) / "evaluation.json")
     write_blessing(Path(blessing.uri), blessed=found.blessed)
     blessing.set_int_custom_property("blessed", int(found.blessed))

@@ -72,12 +72,12 @@ def read(
                     where="evaluation.slices",
                     right=f"the columns are {', '.join(names[:20])}",
                 )
-            parts[name].append(_singles(name, kept.column(kept.schema.get_field_index(name))))
+            parts[name].append(singles(name, kept.column(kept.schema.get_field_index(name))))
     return {name: _joined(found) for name, found in parts.items()}
 
 
-def _singles(name: str, lists: pa.Array) -> pa.Array:
-    """Return the one value of each row, null where it is missing.
+def singles(name: str, lists: pa.Array) -> pa.Array:
+    """Return the one value of each row of a column of lists, null where it is missing.
 
     Raises:
         SettingError: when a row has several.

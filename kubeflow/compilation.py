@@ -91,6 +91,9 @@ def _settings(node: Node, config: PipelineConfig) -> dict[str, Any]:
     if node.id == "Trainer":
         settings["folder"] = "model" if settings["folder"] else ""
         settings["checkpoints"] = f"{shared}/checkpoints" if shared else "checkpoints"
+    if node.id == "Evaluator":
+        # Without a volume no task sees what another run has pushed.
+        settings["models"] = f"{shared}/models" if shared else ""
     if node.id == "Pusher":
         settings["destination"] = f"{shared}/models" if shared else "models"
     if node.id == "SchemaGen" and config.schema_path:

@@ -174,6 +174,13 @@ class EvaluationSettings:
     slices: tuple[str, ...] = key(
         (), "columns whose values cut the eval split: metrics are told of each value's rows, too"
     )
+    margin: float = key(
+        0.01, "share of the last pushed model's loss by which a model may be worse on the same "
+        "eval rows and still be pushed"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        require(self.margin >= 0, "margin", f"must be 0 or more; it holds {self.margin}")
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,11 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
 
 
 def _evaluator(config: PipelineConfig, files: list[str]) -> Settings:
-    return {"slices": list(config.evaluation.slices)}
+    return {
+        "slices": list(config.evaluation.slices),
+        "margin": config.evaluation.margin,
+        "models": str(config.folder / "models"),
+    }
 
 
 def _pusher(config: PipelineConfig, files: list[str]) -> Settings:

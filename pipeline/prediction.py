@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from components import column_types, readers
+from components import column_types, readers, served
 from components.readers import Part, Source
 from trainer.errors import DataFileError, InputError
 
 BATCH_ROWS = 4096
-NO_TEXT = b"\xff"
-"""Stands for a missing text in the model's ``columns`` signature."""
 ERROR = "error"
 SUFFIXES = (".csv", ".parquet")
 
@@ -52,7 +49,7 @@ def predict(model: str, data: str, out: Path, *, keep_errors: bool) -> list[str]
     described = _described(folder)
     source = readers.inspect(readers.resolve(data, Path.cwd()).files, column_types.DEFAULT_NULLS)
     said = _check(described, source)
-    answer = _load(folder)
+    answer = served.load(folder).answer
     written = _write(
         out,
         (
@@ -73,15 +70,12 @@ def _model_folder(model: str) -> Path:
         raise InputError(
             "models of a registry are not available in this version",
             where=model,
-            right="name the folder of a pushed model, such as runs/flights/models/1",
+            right=served.WHERE_MODELS_ARE,
         )
-    path = Path(model)
-    versions = [one for one in path.glob("*") if one.name.isdigit()]
-    for one in (path, *sorted(versions, key=lambda one: -int(one.name))):
-        if (one / "saved_model.pb").is_file():
-            return one
-    right = "name the folder of a pushed model, such as runs/flights/models/1"
-    raise InputError("holds no model", where=model, right=right)
+    found = served.newest(Path(model))
+    if found is None:
+        raise InputError("holds no model", where=model, right=served.WHERE_MODELS_ARE)
+    return found
 
 
 def _described(folder: Path) -> dict[str, Any]:
@@ -90,14 +84,7 @@ def _described(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: when it says nothing, or is a language model.
     """
-    try:
-        found = json.loads((folder / "assets" / "columns.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "is no model of headrace: assets/columns.json cannot be read",
-            where=str(folder),
-            right="name the folder of a model that headrace run has pushed",
-        ) from error
+    found = served.describe(folder)
     if found["label"]["task"] == "causal-lm":
         what = "is a language model, which answers no rows"
         raise InputError(what, where=str(folder), right="serve it, or name another model")
@@ -123,34 +110,6 @@ def _check(described: Mapping[str, Any], source: Source) -> list[str]:
         what = f"column {lists[0]} holds several values in a row"
         raise InputError(what, where="DATA", right="give one value a row")
     return [f"warning    the files have no column {name}: missing in all rows" for name in missing]
-
-
-def _load(folder: Path) -> Any:
-    """Return the function from the model's columns to its answers.
-
-    Raises:
-        InputError: when the model cannot be loaded.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Its libraries warn of the Python that they will need one day.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import tensorflow as tf
-
-    try:
-        model = tf.saved_model.load(str(folder))
-    except (OSError, tf.errors.OpError) as error:
-        right = "push it again, or name another one"
-        raise InputError("cannot be loaded", where=str(folder), right=right) from error
-    signature = model.signatures["columns"]
-
-    def answer(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        fed = {name: tf.constant(one) for name, one in columns.items()}
-        return {name: one.numpy() for name, one in signature(**fed).items()}
-
-    # Else the model is collected and its signature finds no weights.
-    answer.model = model  # type: ignore[attr-defined]
-    return answer
 
 
 def _rows(
@@ -184,16 +143,12 @@ def _refuse(part: Part, first: int, errors: list[str]) -> None:
 
 
 def _values(column: Mapping[str, Any], rows: pa.RecordBatch, errors: list[str]) -> np.ndarray:
-    is_text = column["kind"] == "string"
     at = rows.schema.get_field_index(column["column"])
     if at < 0:
-        return np.full(rows.num_rows, NO_TEXT if is_text else np.nan, object if is_text else float)
+        return served.missing(column, rows.num_rows)
     values = rows.column(at)
-    if is_text:
-        texts = values.cast(pa.string()).cast(pa.binary())
-        return np.array(pc.fill_null(texts, NO_TEXT).to_pylist(), object)
-    if not pa.types.is_string(values.type):
-        return np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), np.nan))
+    if column["kind"] == "string" or not pa.types.is_string(values.type):
+        return served.plain(column, values)
     return _numbers(column["column"], values.to_pylist(), errors)
 
 
