@@ -47,6 +47,7 @@ class Evaluation:
         slices: of `slices.metrics`.
         incumbent: `incumbent.Incumbent.facts`; None where no model was pushed before, or it
             cannot be compared, which a note says.
+        classes: of the label, in the order of the probabilities; none of a quantity.
     """
 
     metrics: Mapping[str, float | None]
@@ -59,6 +60,7 @@ class Evaluation:
     details: Mapping[str, Any] = field(default_factory=dict)
     slices: Sequence[Mapping[str, Any]] = ()
     incumbent: Mapping[str, Any] | None = None
+    classes: Sequence[str] = ()
 
 
 def evaluate(
@@ -122,6 +124,7 @@ def evaluate(
         details=diagnostics.of(predictions, label, feature),
         slices=_slices(examples, columns, predictions, label, feature) if columns else (),
         incumbent=last.facts() if last else None,
+        classes=feature.classes,
     )
 
 
@@ -223,6 +226,7 @@ def write_evaluation(evaluation: Evaluation, path: Path) -> None:
         "intervals": dict(evaluation.intervals),
         "interval_share": resampling.SHARE,
         "last_pushed": evaluation.incumbent,
+        "classes": list(evaluation.classes),
         **evaluation.details,
         "slices": list(evaluation.slices),
     }

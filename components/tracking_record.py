@@ -95,6 +95,8 @@ class Record:
         started, latest: milliseconds since the epoch of the first and last event; 0 before it.
         ended: the ``run_ended`` event.
         error: the ``error`` event.
+        pushed: folder of the pushed model; empty: none was.
+        registered: its address in the registry, once it has one.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -109,6 +111,8 @@ class Record:
     latest: int = 0
     ended: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    pushed: str = ""
+    registered: str = ""
     _long_values: dict[str, str] = field(default_factory=dict)
     _mapped_names: dict[str, str] = field(default_factory=dict)
     _anomalies: Counter[str] = field(default_factory=Counter)
@@ -236,7 +240,8 @@ class Record:
             self.add_tag(f"anomalies.{severity}", count)
 
     def _take_pushed(self, event: Mapping[str, Any]) -> None:
-        self.add_tag("headrace.model", event.get("path", ""))
+        self.pushed = str(event.get("path", ""))
+        self.add_tag("headrace.model", self.pushed)
 
     def _take_report(self, event: Mapping[str, Any]) -> None:
         self.files["report.html"] = str(event.get("path", ""))

@@ -190,8 +190,17 @@ class TrackingSettings:
     __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
 
     uri: str = key("", "empty: sqlite under root; or an MLflow server, https://...")
+    register: str = key(
+        "",
+        "name in MLflow's model registry: each pushed model becomes its next version; empty: none",
+    )
 
     def __post_init__(self) -> None:
+        require(
+            not set(self.register) & set("/:'\"") and self.register == self.register.strip(),
+            "register",
+            f"must be a name without / : and quotes; it holds {json.dumps(self.register)}",
+        )
         scheme, apart, rest = self.uri.partition("://")
         known = scheme.split("+")[0] in TRACKING_SCHEMES
         require(

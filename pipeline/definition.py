@@ -132,7 +132,11 @@ def _evaluator(config: PipelineConfig, files: list[str]) -> Settings:
 
 
 def _pusher(config: PipelineConfig, files: list[str]) -> Settings:
-    return {"destination": str(config.folder / "models")}
+    return {
+        "destination": str(config.folder / "models"),
+        "name": config.name,
+        "settings": config.flat(),
+    }
 
 
 CHOICE = ("data.text", "data.ignore", "data.split.by", "data.split.column")
@@ -214,7 +218,17 @@ NODES: tuple[Node, ...] = (
         "Pusher",
         "components.pusher",
         _pusher,
-        inputs={"model": "Trainer.model", "blessing": "Evaluator.blessing"},
+        inputs={
+            "model": "Trainer.model",
+            "blessing": "Evaluator.blessing",
+            "examples": "ExampleGen.examples",
+            "statistics": "StatisticsGen.statistics",
+            "schema": "SchemaGen.schema",
+            "evaluation": "Evaluator.evaluation",
+            "model_run": "Trainer.model_run",
+        },
+        # Named later, the model is pushed once more, so that the registry gets it.
+        keys=("tracking.register",),
     ),
 )
 

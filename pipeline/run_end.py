@@ -184,7 +184,9 @@ def _tracked(one: Run, records: cache.Records) -> dict[str, Any] | None:
             one.tell("warning", id="tracking", message=tracking[-1]["message"])
         told = [event for event in tracking if event.get("run_id")]
         if told:
-            return {name: told[-1].get(name) for name in ("tracking_uri", "experiment", "run_id")}
+            where = {name: told[-1].get(name) for name in ("tracking_uri", "experiment", "run_id")}
+            made = [event["model"] for event in one.told if event["event"] == "registered"]
+            return {**where, "model": made[-1]} if made else where
         return None
     # A cached model was tracked by the run that trained it.
     wanted = one.decisions["Trainer"].fingerprint
