@@ -2,23 +2,30 @@
 
 Counted batch by batch in memory that does not grow with the rows. The measures are TFDV's: of
 texts the greatest difference of any value's share (L-infinity), of numbers the Jensen-Shannon
-divergence of their shares in train's buckets, in bits. Missing values are left out, as there.
+divergence of their shares in buckets, in bits. Missing values are left out, as there. The shares of
+the train split are counted anew: TFDV's histograms are made of quantiles, which say of a number
+with few different values on which side of an edge they lie by chance.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components import features
+from trainer.settings import Features
+
+FILE = "shares.json"
 THRESHOLD = 0.1
 """Where the configuration says none."""
+MOST_CUTS, MOST_TEXTS = 10, 1000
 OTHERS = None
 
 
@@ -72,34 +79,28 @@ class Texts:
 
 @dataclass
 class Numbers:
-    """A column of numbers: train's shares in buckets of two kinds, and counts in them here."""
+    """A column of numbers: train's shares between cuts, and counts there here."""
 
-    buckets: list[tuple[np.ndarray, np.ndarray]]
-    counts: list[np.ndarray] = field(default_factory=list)
+    cuts: np.ndarray
+    shares: np.ndarray
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        self.counts = [np.zeros(len(shares)) for _, shares in self.buckets]
+        self.counts = np.zeros(len(self.shares))
 
     def add(self, values: pa.Array) -> None:
         """Count a batch; what lies outside train's values counts in the outer buckets."""
         numbers = np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), math.nan))
-        numbers = numbers[np.isfinite(numbers)]
-        for (edges, shares), counts in zip(self.buckets, self.counts, strict=True):
-            places = np.searchsorted(edges[1:-1], numbers, side="right")
-            counts += np.bincount(places, minlength=len(shares))
+        self.counts += _counts(self.cuts, numbers)
 
     def moved(self, column: str, threshold: float) -> Moved | None:
         """Return how it moved; None: within the threshold and what chance may do."""
-        rows = self.counts[0].sum() if self.counts else 0
+        rows = self.counts.sum()
         if not rows:
             return None
-        found = max(
-            divergence(shares, counts / rows)
-            for (_, shares), counts in zip(self.buckets, self.counts, strict=True)
-        )
-        most = max(len(shares) for _, shares in self.buckets)
+        found = divergence(self.shares, self.counts / rows)
         # What rows of the same kind show on average is (buckets - 1) / (8 ln 2 rows) bits.
-        if found <= threshold + most / rows:
+        if found <= threshold + len(self.counts) / rows:
             return None
         return Moved(column, "Jensen-Shannon divergence", found)
 
@@ -118,20 +119,14 @@ def divergence(a: np.ndarray, b: np.ndarray) -> float:
 class Drift:
     """Rows as they come, held against a model's training statistics."""
 
-    def __init__(self, statistics: Path, columns: list[Mapping[str, Any]]) -> None:
-        """Read the statistics.
-
-        Args:
-            statistics: TFDV's, of the train split, as a file.
-            columns: of the model: ``column`` and ``kind``.
-        """
-        known = _features(statistics)
+    def __init__(self, shares: Path) -> None:
+        """Read the shares that `write` wrote."""
+        found = json.loads(shares.read_text(encoding="utf-8"))
         self.columns: dict[str, Texts | Numbers] = {}
-        for one in columns:
-            feature = known.get(one["column"])
-            found = _column(feature, one["kind"]) if feature is not None else None
-            if found is not None:
-                self.columns[one["column"]] = found
+        for name, one in found["texts"].items():
+            self.columns[name] = Texts({text.encode(): share for text, share in one.items()})
+        for name, one in found["numbers"].items():
+            self.columns[name] = Numbers(np.asarray(one["cuts"]), np.asarray(one["shares"]))
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Count a batch; a column that is not there, or holds something else, is passed over."""
@@ -150,38 +145,31 @@ class Drift:
         return sorted((one for one in found if one), key=lambda one: -one.value)
 
 
-def _features(path: Path) -> dict[str, Any]:
-    from tensorflow_metadata.proto.v0 import statistics_pb2
+def write(path: Path, folder: Path, described: Features) -> None:
+    """Write the shares of the train split's values, of the columns that a model reads.
 
-    parsed = statistics_pb2.DatasetFeatureStatisticsList.FromString(path.read_bytes())
-    return {one.name or ".".join(one.path.step): one for one in parsed.datasets[0].features}
+    Args:
+        path: the file.
+        folder: of the train split's column files.
+        described: the columns.
+    """
+    numbers, texts = {}, {}
+    for one in described.numbers:
+        values, present = features.read_values(folder, one.name)
+        cuts = np.asarray(one.edges[1:])
+        if len(cuts) > MOST_CUTS:
+            cuts = cuts[np.linspace(0, len(cuts) - 1, MOST_CUTS).astype(int)]
+        counts = _counts(cuts, np.asarray(values, np.float64)[np.asarray(present)])
+        if counts.sum():
+            numbers[one.name] = {"cuts": cuts.tolist(), "shares": (counts / counts.sum()).tolist()}
+    for name in dict.fromkeys(one.column for one in described.categories):
+        distinct, counts = features.text_counts(folder, name)
+        order = np.argsort(-counts, kind="stable")[:MOST_TEXTS]
+        texts[name] = {distinct[at]: float(counts[at] / counts.sum()) for at in order}
+    path.write_text(json.dumps({"numbers": numbers, "texts": texts}), encoding="utf-8")
 
 
-def _column(feature: Any, kind: str) -> Texts | Numbers | None:
-    if feature.HasField("string_stats") and kind == "string":
-        whole = feature.string_stats.common_stats.num_non_missing
-        buckets = feature.string_stats.rank_histogram.buckets
-        shares = {one.label.encode(): one.sample_count / whole for one in buckets if whole}
-        return Texts(shares) if shares else None
-    if feature.HasField("num_stats") and kind != "string":
-        buckets = [found for one in feature.num_stats.histograms if (found := _buckets(one))]
-        return Numbers(buckets) if buckets else None
-    return None
-
-
-def _buckets(histogram: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return edges and shares; a bucket of no width counts to the one that begins there."""
-    edges, counts = [], []
-    carried = 0.0
-    for one in histogram.buckets:
-        if one.high_value <= one.low_value:
-            carried += one.sample_count
-            continue
-        edges = edges or [one.low_value]
-        edges.append(one.high_value)
-        counts.append(one.sample_count + carried)
-        carried = 0.0
-    if not counts or sum(counts) + carried <= 0:
-        return None
-    counts[-1] += carried
-    return np.asarray(edges), np.asarray(counts) / sum(counts)
+def _counts(cuts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return how many numbers lie below the first cut, from each to the next, and from the last."""
+    places = np.searchsorted(cuts, numbers[np.isfinite(numbers)], side="right")
+    return np.bincount(places, minlength=len(cuts) + 1).astype(np.float64)

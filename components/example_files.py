@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 from trainer.errors import DataFileError
 
 SUFFIXES = (".tfrecord", ".tfrecord.gz")
-BATCH_ROWS = 4096
+BATCH_ROWS = 1024
 
 Rows = tuple[int, pa.RecordBatch, list[str]]
 """Number of the first record, the columns, and what is wrong with each record (empty: nothing)."""
@@ -79,7 +80,8 @@ def _parsed(records: Any, asked: Mapping[str, Any]) -> tuple[pa.RecordBatch, lis
         parsed = tf.io.parse_example(records, dict(asked))
         if all(_is_single(one) for one in parsed.values()):
             return _batch(parsed, count), [""] * count
-    except tf.errors.InvalidArgumentError:
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+        # The latter where TensorFlow's own message quotes bytes that are no text.
         pass
     errors, kept = [], []
     for record in records:
@@ -97,6 +99,8 @@ def _parsed_alone(record: Any, asked: Mapping[str, Any]) -> tuple[pa.RecordBatch
         parsed = tf.io.parse_example(record[None], dict(asked))
     except tf.errors.InvalidArgumentError as error:
         return _batch(empty, 1), f"no tf.Example as the model reads it: {_reason(error)}"
+    except UnicodeDecodeError:
+        return _batch(empty, 1), "no tf.Example"
     several = [name for name, one in parsed.items() if not _is_single(one)]
     if several:
         return _batch(empty, 1), f"column {several[0]} holds several values"
@@ -104,7 +108,8 @@ def _parsed_alone(record: Any, asked: Mapping[str, Any]) -> tuple[pa.RecordBatch
 
 
 def _reason(error: Any) -> str:
-    return error.message.splitlines()[0].partition("[Op:")[0].rpartition("} }")[2].strip()[:160]
+    said = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", error.message, flags=re.DOTALL)
+    return " ".join(said.split())[:160]
 
 
 def _is_single(values: Any) -> bool:
@@ -112,7 +117,8 @@ def _is_single(values: Any) -> bool:
 
 
 def _batch(parsed: Mapping[str, Any], rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_array(one, rows) for one in parsed.values()], list(parsed))
+    names = sorted(parsed)
+    return pa.RecordBatch.from_arrays([_array(parsed[one], rows) for one in names], names)
 
 
 def _array(ragged: Any, rows: int) -> pa.Array:

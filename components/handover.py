@@ -3,6 +3,7 @@
     card.md                 what it is, how good, where it fails, how to load and serve it
     schema.pbtxt            the columns, as the data was checked
     statistics/<split>.pb   TFDV's statistics of what it learned from and was judged on
+    statistics/shares.json  shares of the train split's values, which `predict` holds new rows to
     pipeline.toml           the settings, passwords left out
     metrics.json            the whole evaluation
     input_example.json      a few rows as the model takes them, by column
@@ -21,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from components import model_card, slices, statistics
+from components import drift, model_card, slices, statistics
 
 EXAMPLE_ROWS = 3
 CARD, SCHEMA, METRICS = "card.md", "schema.pbtxt", "metrics.json"
@@ -57,6 +58,7 @@ def write(folder: Path, places: Places, settings: Mapping[str, Any]) -> None:
     for path in sorted(places.statistics.glob("Split-*/FeatureStats.pb")):
         split = path.parent.name.removeprefix("Split-")
         _copy(path, folder / STATISTICS / f"{split}.pb")
+    _copy(places.model_run / drift.FILE, folder / STATISTICS / drift.FILE)
     _copy(places.evaluation / "evaluation.json", folder / METRICS)
     flat = settings.get("settings") or {}
     text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in flat.items())

@@ -20,7 +20,7 @@ from trainer.errors import InputError
 from trainer.losses import LEAST_PROBABILITY
 from trainer.settings import LabelFeature
 
-BATCH_ROWS = 4096
+BATCH_ROWS = 1024
 REMEDY = (
     "see what changed with headrace runs diff, or raise evaluation.margin to push it all the same"
 )

@@ -15,7 +15,8 @@ import pyarrow as pa
 from components import column_types, example_files, readers, served
 from trainer.errors import DataFileError, InputError
 
-BATCH_ROWS = 4096
+BATCH_ROWS = 1024
+"""Larger ones take more memory and, out of the processor's cache, more time."""
 
 Batches = Iterator[tuple[pa.RecordBatch, dict[str, np.ndarray], list[str]]]
 """The rows as they were read, the model's columns by key, and what is wrong with each row."""
@@ -73,7 +74,7 @@ def _of_records(paths: list[Path], columns: list[dict[str, Any]], keep: bool) ->
                 _refuse(
                     errors, lambda at, path=path, first=first: f"{path}: record {first + at + 1}"
                 )
-            fed = {one["key"]: served.plain(one, rows.column(one["column"])) for one in columns}
+            fed = {one["key"]: _values(one, rows, errors) for one in columns}
             yield rows, fed, errors
 
 

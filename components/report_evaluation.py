@@ -103,7 +103,8 @@ def _heat(classes: Sequence[str], rows: Sequence[Sequence[int]], title: str) -> 
             class_="tick")
         for at, name in enumerate(classes) if len(classes) <= 10
     ]  # fmt: skip
-    frame = Frame(size, size - MARGIN + 34, (0, 1), (0, 1))
+    # Never narrower than the other charts: the page would blow its texts up.
+    frame = Frame(max(size, 480), size - MARGIN + 34, (0, 1), (0, 1))
     right = sum(row[at] for at, row in enumerate(rows))
     whole = sum(map(sum, rows))
     said = (

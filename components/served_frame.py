@@ -15,7 +15,7 @@ import pandas as pd
 import tensorflow as tf
 
 NO_TEXT = b"\xff"
-BATCH_ROWS = 4096
+BATCH_ROWS = 1024
 
 
 class ServedFrame:

@@ -18,7 +18,7 @@ import typer
 from pipeline import display
 from trainer.errors import HeadraceError, InputError
 
-EXAMPLES = ("flights", "penguins", "stdlib-lm", "stdlib-packages")
+EXAMPLES = ("flights", "flights-best", "penguins", "stdlib-lm", "stdlib-packages")
 ALL = "all"
 RUN_FIELDS = ("pipeline", "run_id", "seconds", "nodes", "examples", "anomalies", "metrics",
               "baseline", "training", "mlflow", "report", "model")  # fmt: skip

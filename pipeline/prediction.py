@@ -61,7 +61,7 @@ def predict(
         nulls = settings.get("data.null_values", list(column_types.DEFAULT_NULLS))
         rows = prediction_rows.look(data, described["columns"], nulls)
         said = _missing(described, rows)
-        moved = _drift(folder, described)
+        moved = _drift(folder)
         answer = served.load(folder).answer
         written = _write(out, _answers(answer, rows, moved, keep_errors=keep_errors))
         said += _drifted(moved, settings)
@@ -136,9 +136,9 @@ def _missing(described: Mapping[str, Any], rows: Rows) -> list[str]:
     return [f"warning    the files have no column {name}: missing in all rows" for name in missing]
 
 
-def _drift(folder: Path, described: Mapping[str, Any]) -> drift.Drift | None:
-    path = folder / "statistics" / "train.pb"
-    return drift.Drift(path, described["columns"]) if path.is_file() else None
+def _drift(folder: Path) -> drift.Drift | None:
+    path = folder / "statistics" / drift.FILE
+    return drift.Drift(path) if path.is_file() else None
 
 
 def _drifted(moved: drift.Drift | None, settings: Mapping[str, Any]) -> list[str]:

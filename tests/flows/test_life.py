@@ -149,3 +149,39 @@ def test_a_worse_model_is_not_pushed_and_the_reason_is_told(trained: Path) -> No
     report = Path(result["report"]).read_text()
     assert "The model is not pushed: loss" in report
     assert [one.name for one in (trained / "runs" / "species" / "models").iterdir()] == ["1"]
+
+
+def test_tfrecord_in_equals_csv_in_and_the_model_comes_from_the_registry(trained: Path) -> None:
+    examples = sorted((trained / "runs/species/ExampleGen/examples").glob("*/Split-eval/*.gz"))
+    (trained / "eval.tfrecord.gz").write_bytes(b"".join(one.read_bytes() for one in examples))
+    said = headrace("run", "--json", "--set", "tracking.register=species", cwd=trained)
+    assert said.code == 0, said.err
+    assert said.json["mlflow"]["model"] == "models:/species/1"
+    from_registry = headrace(
+        "predict", "models:/species/1", "eval.tfrecord.gz", "--out", "records.parquet", cwd=trained
+    )
+    assert from_registry.code == 0, from_registry.err
+    assert "warning" not in from_registry.out
+    found = pq.read_table(trained / "records.parquet")
+    (record,) = (trained / "runs/species/Trainer/model_run").glob("*")
+    evaluated = np.load(record / "predictions.npy")
+    classes = json.loads((record / "features.json").read_text())["label"]["classes"]
+    ours = np.stack([found[f"probability:{one}"] for one in classes], axis=1)
+    np.testing.assert_allclose(ours, evaluated, atol=1e-5)
+
+
+def test_rows_unlike_those_of_training_are_told_once_with_their_columns(trained: Path) -> None:
+    with open(trained / "species.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with open(trained / "moved.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**one, "island": "Dream", "body_mass_g": "6000"} for one in rows)
+    said = headrace(
+        "predict", "runs/species/models", "moved.csv", "--out", "moved-out.csv", cwd=trained
+    )
+    assert said.code == 0, said.err
+    (warning,) = [one for one in said.out.splitlines() if one.startswith("warning")]
+    assert "island (Dream" in warning
+    assert "body_mass_g" in warning
+    assert "bill_length_mm" not in warning
