@@ -40,7 +40,7 @@ LEAST_TIMES = 10
 """Different times that a column holds before it counts as one of times."""
 DATE_ROWS = 20
 """Rows that a date has on average before it is a category."""
-MOST_PARTS = 4096
+MOST_PARTS, TWO_YEARS = 4096, 24
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 
 
@@ -258,8 +258,8 @@ def category_feature(
 def time_parts(folder: Path, name: str, *, is_by_time: bool) -> list[CategoryFeature]:
     """Describe the parts of a text column of times; nothing where it holds something else.
 
-    A part that is the same in every row is left out, and so is the date where it seldom comes
-    again: in a split by time, and where a date has few rows.
+    A part that is the same in every row is left out, and so is what comes not again: the date where
+    it has few rows, and in a split by time always, as are month and day of less than two years.
 
     Args:
         folder: of the train split's column files.
@@ -275,11 +275,12 @@ def time_parts(folder: Path, name: str, *, is_by_time: bool) -> list[CategoryFea
     _, counts = text_counts(folder, name)
     rows = int(counts.sum())
     found = []
-    for part in times.PARTS:
+    once = ("date", "month", "day") if len({one[:7] for one in texts}) < TWO_YEARS else ("date",)
+    for part in (one for one in times.PARTS if not (is_by_time and one in once)):
         parts = times.part_of(np.asarray(texts, object), part).numpy()
         values, places = np.unique(parts.astype(bytes), return_inverse=True)
         of_value = np.bincount(places, weights=counts, minlength=len(values))
-        if part == "date" and (is_by_time or rows < DATE_ROWS * len(values)):
+        if part == "date" and rows < DATE_ROWS * len(values):
             continue
         known = {value.decode(): float(count) for value, count in zip(values, of_value, strict=True)
                  if value != times.NONE}  # fmt: skip

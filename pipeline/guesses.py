@@ -199,16 +199,15 @@ def _columns(survey: Survey, found: Guess) -> None:
 def _no_feature(one: Column, found: Guess) -> str:
     if one.is_list:
         return "holds several values in a row"
-    if one.name == found.split:
+    if one.name == found.split and one.kind != "string":
         return "the split is made by it, and later rows hold times that none of these has"
     return {
         "empty": "has no value in any row",
         "constant": f"the same in every row: {one.example}",
         "id": f"looks like an id, such as {one.example}: other rows have others",
         "date": f"dates as text, such as {one.example}: other rows have others",
-        "time": f"times as text, such as {one.example}: other rows have others"
-        if one.kind == "string"
-        else "",
+        # A text of ISO 8601 is read as weekday, hour and the like, which other rows have, too.
+        "time": "",
     }.get(one.role, "")
 
 

@@ -11,7 +11,9 @@ import queue
 import tempfile
 import threading
 import tomllib
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from trainer.errors import InputError
 
 ERROR = "error"
 SUFFIXES = (".csv", ".parquet")
+AT_ONCE = 2
 AHEAD = 4
 """Batches that are read while one is answered."""
 MOST_NAMED = 10
@@ -164,11 +167,24 @@ def _drifted(moved: drift.Drift | None, settings: Mapping[str, Any]) -> list[str
 def _answers(
     answer: Any, rows: Rows, moved: drift.Drift | None, *, keep_errors: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the answers; the next batches are read while one is answered."""
-    for read, columns, errors in _ahead(rows.read(keep_errors)):
-        if moved is not None:
-            moved.add(read)
-        yield _answered(answer(columns), errors)
+    """Yield the answers, in order; two batches are answered at a time, and the next ones read.
+
+    A batch alone leaves a core idle in the operations that are too small to be shared out.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        waiting: deque[Future[pa.RecordBatch]] = deque()
+        for read, columns, errors in _ahead(rows.read(keep_errors)):
+            if moved is not None:
+                moved.add(read)
+            waiting.append(pool.submit(_answer, answer, columns, errors))
+            if len(waiting) > AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _answer(answer: Any, columns: dict[str, np.ndarray], errors: list[str]) -> pa.RecordBatch:
+    return _answered(answer(columns), errors)
 
 
 def _ahead(items: Iterator[Any]) -> Iterator[Any]:
