@@ -30,6 +30,8 @@ from trainer.settings import (
 from trainer.shard import Parameters
 from trainer.transform import FIRST_KNOWN_ID, encode_numbers, encoded_size
 
+SPEED = 10.0
+"""Of the linear part beside the rest: what is linear is learned before the rest learns noise."""
 FARTHEST = 5.0
 """Standard deviations from the mean at which a number ends in the linear part."""
 HEAD_DEVIATION = 0.02
@@ -258,7 +260,7 @@ class Straight(keras.layers.Layer):
         standard = tf.where(known, (values - self.means) / self.scales, tf.constant(0, tf.float64))
         # So that one value of a column that is far out cannot outweigh all others.
         near = tf.clip_by_value(standard, -FARTHEST, FARTHEST)
-        return tf.matmul(tf.cast(near, tf.float32), self.kernel.value)
+        return SPEED * tf.matmul(tf.cast(near, tf.float32), self.kernel.value)
 
 
 class CategoryTokens(keras.layers.Layer):
