@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import mlflow
@@ -166,3 +171,44 @@ def test_a_registry_that_refuses_ends_no_run_and_is_told_once(spec, tmp_path):
     assert record.warnings[0].startswith("the model is not in the registry as flights: ")
     assert record.tags["headrace.registered"].startswith("not registered: ")
     assert not record.registered
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A real MLflow server over a sqlite store, which keeps the artifacts, too."""
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
+        "--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination", str(folder / "artifacts"),
+    ]  # fmt: skip
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with open(folder / "server.log", "ab") as log:
+        started = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, env=environment
+        )
+    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 180
+    while time.monotonic() < until and started.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=2):
+                break
+        except OSError:
+            time.sleep(0.2)
+    yield address
+    os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+
+
+def test_a_server_registers_and_gives_back_what_was_pushed(server, pushed, tmp_path):
+    client, run_id = new_run({"tracking_uri": server, "experiment": "flights"})
+    assert registry.register(client, run_id, name="flights", folder=pushed) == "models:/flights/1"
+    _, other = new_run({"tracking_uri": server, "experiment": "flights"})
+    assert registry.register(client, other, name="flights", folder=pushed) == "models:/flights/2"
+    found = registry.fetch("models:/flights/2", server, tmp_path)
+    assert (found / "saved_model.pb").read_bytes() == (pushed / "saved_model.pb").read_bytes()
+    mlflow.set_tracking_uri(server)
+    said = mlflow.pyfunc.load_model("models:/flights/1").predict([{"dist (km)": 100}])
+    assert said["probability:yes"].tolist() == pytest.approx(expected([100], [None]), rel=1e-5)
