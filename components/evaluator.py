@@ -1,7 +1,8 @@
 """Evaluator: metrics of the eval split beside the trivial baseline's, and the blessing.
 
 A model is blessed when its loss is strictly below the loss of a model that knows no column: one
-that always answers with the class frequencies, or the mean, of the train split. A loss that is
+that always answers with the class frequencies, or the mean, of the train split, and it is not
+worse than the last pushed model on the same rows (`incumbent`). A loss that is
 not a finite number never is. Predictions that are NaN or infinite are no verdict but a failure:
 training ends with exit 4 on them itself, so here they mean that the files are not its own.
 """
@@ -10,8 +11,8 @@ training ends with exit 4 on them itself, so here they mean that the files are n
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
+from components import diagnostics, incumbent, resampling, slices, statistics
 from components.verdict import count
 from trainer.errors import TrainingError
 from trainer.journal import append
@@ -40,6 +42,12 @@ class Evaluation:
         reason: why, in one sentence.
         remedy: what may help, in one sentence; empty for a blessed model.
         notes: why a metric is not defined, one sentence each.
+        intervals: by metric, bounds of the bootstrap on the eval split; None where there are none.
+        details: what `diagnostics.of` shows of the task.
+        slices: of `slices.metrics`.
+        incumbent: `incumbent.Incumbent.facts`; None where no model was pushed before, or it
+            cannot be compared, which a note says.
+        classes: of the label, in the order of the probabilities; none of a quantity.
     """
 
     metrics: Mapping[str, float | None]
@@ -48,14 +56,30 @@ class Evaluation:
     reason: str
     remedy: str
     notes: tuple[str, ...]
+    intervals: Mapping[str, resampling.Interval | None] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    slices: Sequence[Mapping[str, Any]] = ()
+    incumbent: Mapping[str, Any] | None = None
+    classes: Sequence[str] = ()
 
 
-def evaluate(run: Path) -> Evaluation:
+def evaluate(
+    run: Path,
+    *,
+    examples: str = "",
+    columns: Sequence[str] = (),
+    models: Path | None = None,
+    margin: float = 0.0,
+) -> Evaluation:
     """Judge the predictions that a training left in the folder `run`.
 
     Args:
         run: holds `result.json` (whose `predictions` names the file of them, relative to `run`),
             `label.npy` (int32 class ids or float64 values, [N]) and `features.json`.
+        examples: place of the Examples artifact that was trained on, where there are columns.
+        columns: those whose values cut the eval split into slices.
+        models: folder of the pushed versions; None: compared with none.
+        margin: share of the last pushed model's loss by which this one may be worse.
 
     Returns:
         Metrics, baseline and blessing.
@@ -63,6 +87,7 @@ def evaluate(run: Path) -> Evaluation:
     Raises:
         TrainingError: when a file is missing or damaged, predictions and labels differ in number,
             or (`NotFinite`) a prediction is NaN or infinite.
+        SettingError: when a column of the slices is not there.
     """
     from trainer import evaluation
 
@@ -72,7 +97,48 @@ def evaluate(run: Path) -> Evaluation:
     blessed, reason = bless(metrics.get("loss"), baseline.get("loss"))
     helps = "" if blessed else what_helps(metrics.get("loss"), updates=updates)
     notes = evaluation.notes(label, label_feature=feature)
-    return Evaluation(metrics, baseline, blessed, reason, helps, tuple(notes))
+    last = None
+    if models is not None and len(label):
+        try:
+            last = incumbent.compare(
+                models,
+                statistics.read_examples(examples, "eval"),
+                predictions,
+                label,
+                label_feature=feature,
+                margin=margin,
+            )
+        except incumbent.Incomparable as error:
+            notes = [*notes, f"the last pushed model was not compared: {error}"]
+    if last is not None and blessed:
+        blessed, helps = not last.is_worse, incumbent.REMEDY if last.is_worse else ""
+        reason = last.reason if last.is_worse else f"{reason}; {last.reason}"
+    return Evaluation(
+        metrics,
+        baseline,
+        blessed,
+        reason,
+        helps,
+        tuple(notes),
+        intervals=resampling.intervals(predictions, label, label_feature=feature),
+        details=diagnostics.of(predictions, label, feature),
+        slices=_slices(examples, columns, predictions, label, feature) if columns else (),
+        incumbent=last.facts() if last else None,
+        classes=feature.classes,
+    )
+
+
+def _slices(
+    examples: str,
+    columns: Sequence[str],
+    predictions: np.ndarray,
+    label: np.ndarray,
+    feature: LabelFeature,
+) -> list[dict[str, Any]]:
+    convert = {"int": int, "float": float, "string": str.encode}[feature.kind]
+    classes = [convert(one) for one in feature.classes] if feature.classes else None
+    values = slices.read(statistics.read_examples(examples, "eval"), columns, feature.name, classes)
+    return slices.metrics(values, predictions, label, label_feature=feature)
 
 
 def _read_run(run: Path) -> tuple[np.ndarray, np.ndarray, LabelFeature, int | None]:
@@ -157,6 +223,12 @@ def write_evaluation(evaluation: Evaluation, path: Path) -> None:
         "reason": evaluation.reason,
         "remedy": evaluation.remedy,
         "notes": list(evaluation.notes),
+        "intervals": dict(evaluation.intervals),
+        "interval_share": resampling.SHARE,
+        "last_pushed": evaluation.incumbent,
+        "classes": list(evaluation.classes),
+        **evaluation.details,
+        "slices": list(evaluation.slices),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     incoming = path.with_name(f".{path.name}.incoming")
@@ -172,12 +244,12 @@ def write_blessing(folder: Path, *, blessed: bool) -> None:
 
 @component
 def Evaluator(
-    examples: InputArtifact[standard_artifacts.Examples],  # ruff: ignore[unused-function-argument] - lineage only
+    examples: InputArtifact[standard_artifacts.Examples],
     model: InputArtifact[standard_artifacts.Model],
     model_run: InputArtifact[standard_artifacts.ModelRun],
     evaluation: OutputArtifact[standard_artifacts.ModelEvaluation],
     blessing: OutputArtifact[standard_artifacts.ModelBlessing],
-    settings: Parameter[str],  # ruff: ignore[unused-function-argument] - it has none yet; part of the cache key
+    settings: Parameter[str],
     fingerprint: Parameter[str],  # ruff: ignore[unused-function-argument] - part of the cache key
 ) -> None:
     """Evaluate the trained model and say whether it may be pushed.
@@ -189,10 +261,18 @@ def Evaluator(
         evaluation: gets `evaluation.json`.
         blessing: gets the file `BLESSED` or `NOT_BLESSED`, and TFX's custom properties `blessed`,
             `blessing_message`, `current_model` and `current_model_id`, and our `blessing_remedy`.
-        settings: JSON text.
+        settings: JSON text of `slices`, columns that cut the eval split, `margin` and `models`,
+            the folder of the pushed versions.
         fingerprint: JSON text of what a cached result depends on.
     """
-    found = evaluate(Path(model_run.uri))
+    told = json.loads(settings)
+    found = evaluate(
+        Path(model_run.uri),
+        examples=examples.uri,
+        columns=told.get("slices", ()),
+        models=Path(told["models"]) if told.get("models") else None,
+        margin=told.get("margin", 0.0),
+    )
     write_evaluation(found, Path(evaluation.uri) / "evaluation.json")
     write_blessing(Path(blessing.uri), blessed=found.blessed)
     blessing.set_int_custom_property("blessed", int(found.blessed))
@@ -209,4 +289,8 @@ def Evaluator(
         metrics=dict(found.metrics),
         baseline=dict(found.baseline),
         blessed=found.blessed,
+        intervals=dict(found.intervals),
+        slices=[
+            {name: one[name] for name in ("column", "value", "metrics")} for one in found.slices
+        ],
     )

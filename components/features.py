@@ -10,8 +10,9 @@ or float64 [N], 0 where missing) and ``i.present.npy`` (bool [N]); text as ``i.c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,14 @@ FILES: dict[Kind, dict[str, type]] = {
 }
 FEW_CLASSES = 20
 """An integer label with more distinct values than this is a quantity, unless the task says so."""
+
+
+LEAST_TIMES = 10
+"""Different times that a column holds before it counts as one of times."""
+DATE_ROWS = 20
+"""Rows that a date has on average before it is a category."""
+MOST_PARTS, TWO_YEARS = 4096, 24
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 
 
 @dataclass(frozen=True)
@@ -246,6 +255,57 @@ def category_feature(
     return CategoryFeature(name, vocabulary) if vocabulary and not is_constant else None
 
 
+def time_parts(folder: Path, name: str, *, is_by_time: bool) -> list[CategoryFeature]:
+    """Describe the parts of a text column of times; nothing where it holds something else.
+
+    A part that is the same in every row is left out, and so is what comes not again: the date where
+    it has few rows, and in a split by time always, as are month and day of less than two years.
+
+    Args:
+        folder: of the train split's column files.
+        name: the column's.
+        is_by_time: whether the eval split is later than the train split.
+    """
+    texts = _distinct_texts(folder, name)
+    if len(texts) < LEAST_TIMES or not all(map(_TIME.match, texts)):
+        return []
+    # Imports TensorFlow, which only a column of times needs here.
+    from trainer import times
+
+    _, counts = text_counts(folder, name)
+    rows = int(counts.sum())
+    found = []
+    once = ("date", "month", "day") if len({one[:7] for one in texts}) < TWO_YEARS else ("date",)
+    for part in (one for one in times.PARTS if not (is_by_time and one in once)):
+        parts = times.part_of(np.asarray(texts, object), part).numpy()
+        values, places = np.unique(parts.astype(bytes), return_inverse=True)
+        of_value = np.bincount(places, weights=counts, minlength=len(values))
+        if part == "date" and rows < DATE_ROWS * len(values):
+            continue
+        known = {value.decode(): float(count) for value, count in zip(values, of_value, strict=True)
+                 if value != times.NONE}  # fmt: skip
+        ordered = dict(sorted(known.items(), key=lambda one: -one[1])[:MOST_PARTS])
+        one = category_feature(f"{name}:{part}", ordered, rows=rows)
+        if one is not None and len(ordered) > 1:
+            found.append(replace(one, part=part))
+    return found
+
+
+def text_counts(folder: Path, name: str) -> tuple[list[str], np.ndarray]:
+    """Return a written text column's different texts, and how many rows hold each."""
+    index = json.loads((folder / "columns.json").read_text())["features"][name]["index"]
+    texts = _distinct_texts(folder, name)
+    codes = np.load(folder / f"{index}.codes.npy", mmap_mode="r")
+    return texts, np.bincount(codes[codes >= 0], minlength=len(texts))
+
+
+def _distinct_texts(folder: Path, name: str) -> list[str]:
+    described = json.loads((folder / "columns.json").read_text())["features"][name]
+    if described["kind"] != "string":
+        return []
+    return json.loads((folder / f"{described['index']}.distinct.json").read_text())
+
+
 def label_feature(name: str, kind: Kind, values: np.ndarray, *, task: str) -> LabelFeature:
     """Describe the label from its train values.
 
@@ -326,15 +386,26 @@ def features_of(
     *,
     top_values: Mapping[str, Mapping[str, float]],
     rows: int,
+    is_by_time: bool = False,
 ) -> Features:
-    """Describe every column of the train split that something can be learned from."""
+    """Describe every column of the train split that something can be learned from.
+
+    Args:
+        folder: of the train split's column files.
+        columns: which.
+        label: is none of them.
+        top_values: of texts, by column.
+        rows: of the train split.
+        is_by_time: whether the eval split is later than the train split.
+    """
     numbers, categories = [], []
     for column in columns:
         if column.name == label.name or column.is_text:
             continue
         if column.kind == "string":
+            parts = time_parts(folder, column.name, is_by_time=is_by_time)
             found = category_feature(column.name, top_values.get(column.name, {}), rows=rows)
-            categories.extend([found] if found else [])
+            categories.extend(parts or ([found] if found else []))
         else:
             values, present = read_values(folder, column.name)
             number = number_feature(column, values, present)

@@ -58,7 +58,12 @@ def write_columns(
     label = features.label_feature(label_name, kind, values, task=settings["task"])
     top_values = _top_values(train)
     described = features.features_of(
-        folder / "train", chosen, label, top_values=top_values, rows=rows["train"]
+        folder / "train",
+        chosen,
+        label,
+        top_values=top_values,
+        rows=rows["train"],
+        is_by_time=settings.get("choice", {}).get("split", {}).get("by") == "time",
     )
     if not (described.numbers or described.categories or text):
         raise SettingError(

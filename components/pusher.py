@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,18 +20,20 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
+from components import handover
 from trainer.errors import TrainingError
 from trainer.journal import append
 
 INCOMING = ".incoming-"
 
 
-def push(model: Path, destination: Path) -> tuple[int, Path]:
+def push(model: Path, destination: Path, *, beside: Path | None = None) -> tuple[int, Path]:
     """Copy a SavedModel to the next version under `destination`.
 
     Args:
         model: folder that holds `saved_model.pb`.
         destination: folder of the version folders, made when it is not there.
+        beside: folder whose files go beside the model; None: there are none.
 
     Returns:
         The version, one above the highest that is there, and its folder.
@@ -44,22 +47,23 @@ def push(model: Path, destination: Path) -> tuple[int, Path]:
         with _only_one(destination):
             _remove_leftovers(destination)
             incoming = destination / f"{INCOMING}{os.getpid()}-{secrets.token_hex(4)}"
-            return _copy_and_rename(model, incoming)
+            return _copy_and_rename(model, incoming, beside)
 
 
-def archive(model: Path, folder: Path) -> None:
+def archive(model: Path, folder: Path, *, beside: Path | None = None) -> None:
     """Copy a SavedModel into the artifact of the push, as TFX's Pusher does.
 
     Args:
         model: folder that holds `saved_model.pb`.
         folder: the artifact's own.
+        beside: folder whose files go beside the model; None: there are none.
 
     Raises:
         TrainingError: when `model` is no SavedModel or it cannot be copied.
     """
     _check(model)
     with _told_in_one_line(folder):
-        shutil.copytree(model, folder, dirs_exist_ok=True)
+        _copy(model, folder, beside)
 
 
 def _check(model: Path) -> None:
@@ -103,9 +107,17 @@ def _remove_leftovers(destination: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _copy_and_rename(model: Path, incoming: Path) -> tuple[int, Path]:
+def _copy(model: Path, folder: Path, beside: Path | None) -> None:
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    if beside is not None:
+        shutil.copytree(beside, folder, dirs_exist_ok=True)
+        # The files alone: a folder for a while is for its owner alone, and so would the version be.
+        shutil.copystat(model, folder)
+
+
+def _copy_and_rename(model: Path, incoming: Path, beside: Path | None) -> tuple[int, Path]:
     try:
-        shutil.copytree(model, incoming)
+        _copy(model, incoming, beside)
         _flush(incoming)
         version, folder = _rename_to_next(incoming)
     except BaseException:
@@ -159,6 +171,11 @@ def _flush_one(path: Path) -> None:
 def Pusher(
     model: InputArtifact[standard_artifacts.Model],
     blessing: InputArtifact[standard_artifacts.ModelBlessing],
+    examples: InputArtifact[standard_artifacts.Examples],
+    statistics: InputArtifact[standard_artifacts.ExampleStatistics],
+    schema: InputArtifact[standard_artifacts.Schema],
+    evaluation: InputArtifact[standard_artifacts.ModelEvaluation],
+    model_run: InputArtifact[standard_artifacts.ModelRun],
     pushed: OutputArtifact[standard_artifacts.PushedModel],
     settings: Parameter[str],
     fingerprint: Parameter[str],  # ruff: ignore[unused-function-argument] - part of the cache key
@@ -169,10 +186,16 @@ def Pusher(
         model: TFX's layout, with the SavedModel under `Format-Serving`.
         blessing: its custom property `blessed` decides; `blessing_message` and `blessing_remedy`
             are told when nothing is pushed.
+        examples: what it learned from; a few rows stand beside the model.
+        statistics: stand beside the model.
+        schema: stands beside the model.
+        evaluation: stands beside the model.
+        model_run: says what the model reads.
         pushed: gets a copy of the model and the custom properties `pushed`, `pushed_destination`
             and `pushed_version`, as TFX's Pusher leaves them; `pushed` alone, 0, when nothing was
             pushed.
-        settings: JSON text of `destination`, the folder of the version folders.
+        settings: JSON text of `destination`, the folder of the version folders, and of what
+            `handover.write` reads.
         fingerprint: JSON text of what a cached result depends on.
     """
     events = os.environ.get("HEADRACE_EVENTS", "")
@@ -185,9 +208,21 @@ def Pusher(
         append(events, "warning", id="Pusher", message=f"the model was not pushed: {said}")
         return
     source = Path(model.uri) / "Format-Serving"
-    # The archive first: once the version is there, nothing more can fail.
-    archive(source, Path(pushed.uri))
-    version, folder = push(source, Path(json.loads(settings)["destination"]))
+    told = json.loads(settings)
+    places = handover.Places(
+        model=source,
+        examples=Path(examples.uri),
+        schema=Path(schema.uri),
+        statistics=Path(statistics.uri),
+        evaluation=Path(evaluation.uri),
+        model_run=Path(model_run.uri),
+    )
+    with tempfile.TemporaryDirectory(prefix="headrace-handover-") as made:
+        beside = Path(made)
+        handover.write(beside, places, told)
+        # The archive first: once the version is there, nothing more can fail.
+        archive(source, Path(pushed.uri), beside=beside)
+        version, folder = push(source, Path(told["destination"]), beside=beside)
     pushed.set_int_custom_property("pushed", 1)
     pushed.set_string_custom_property("pushed_destination", str(folder))
     pushed.set_string_custom_property("pushed_version", str(version))

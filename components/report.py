@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from components.report_columns import anchor, column_body, columns_section, legend
+from components.report_evaluation import evaluation_section
 from components.report_statistics import Column, read_columns, read_schema
 from components.report_text import (
     Html,
@@ -54,6 +55,7 @@ def write_report(
     metrics: Mapping[str, Any],
     baseline: Mapping[str, Any],
     facts: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report of a run, whole or not at all.
 
@@ -73,6 +75,8 @@ def write_report(
         facts: `status`, `run_id`, `seconds`, `examples` (rows by split), `error` (one line) and
             `settings` (nested) have their places; every other entry is listed as it is.
             Passwords in them are blotted out.
+        evaluation: content of the Evaluator's `evaluation.json`, whose intervals, figures and
+            slices are drawn; None when nothing was evaluated.
 
     Raises:
         OSError: when the file cannot be written; the older one is then untouched.
@@ -82,7 +86,8 @@ def write_report(
         "Anomalies": _anomalies_section(anomalies, columns, unread),
         "Label": _label_section(columns, label),
         "Training": training_section(list(history)),
-        "Metrics": metrics_section(metrics, baseline),
+        "Metrics": metrics_section(metrics, baseline, evaluation or {}),
+        "Evaluation": evaluation_section(evaluation or {}),
         "Columns": columns_section(
             columns, anomalies=anomalies, expectations=read_schema(schema), label=label,
             ignored=ignored,

@@ -33,25 +33,57 @@ def is_better(name: str, value: float | None, other: float | None) -> bool | Non
     return (value < other) == (name in LOWER_IS_BETTER)
 
 
-def metrics_section(metrics: Mapping[str, Any], baseline: Mapping[str, Any]) -> Html | None:
-    """Return the table of metrics on the eval split, None when nothing was evaluated."""
+def metrics_section(
+    metrics: Mapping[str, Any], baseline: Mapping[str, Any], evaluation: Mapping[str, Any]
+) -> Html | None:
+    """Return the table of metrics on the eval split, None when nothing was evaluated.
+
+    Args:
+        metrics: by name.
+        baseline: by the same names.
+        evaluation: whose ``intervals`` stand beside the metrics, and whose ``reason`` says why the
+            model was pushed or not.
+    """
     if not metrics:
         return None
-    head = tag("tr", *(tag("th", name, scope="col") for name in
-                       ("Metric", "Model", "Baseline", "Difference", "The model is")))  # fmt: skip
+    bounds = evaluation.get("intervals") or {}
+    heads = ["Metric", "Model", "Baseline", "Difference", "The model is"]
+    if bounds:
+        heads.insert(2, "95 % interval")
+    head = tag("tr", *(tag("th", name, scope="col") for name in heads))
     names = dict.fromkeys([*metrics, *baseline])
-    rows = [_metric_row(name, metrics.get(name), baseline.get(name)) for name in names]
+    rows = [
+        _metric_row(
+            name,
+            metrics.get(name),
+            baseline.get(name),
+            interval=_interval(bounds.get(name)) if bounds else None,
+        )
+        for name in names
+    ]
     caption = tag("caption", "Metrics on the eval split", class_="unseen")
     table = tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="metrics")
     return tag(
         "section",
         tag("h2", "Metrics against the baseline"),
         tag("p", _headline(metrics, baseline), class_="lead"),
+        _gate(evaluation),
         tag("div", table, class_="scroll"),
         tag("p", "The baseline knows no column: it always answers with the class frequencies, or "
-            "the mean, of the train split.", class_="quiet"),
+            "the mean, of the train split.",
+            " The interval is what 95 % of a bootstrap's draws of the eval rows lie between."
+            if bounds else "", class_="quiet"),
         id="metrics", aria_label="Metrics against the baseline",
     )  # fmt: skip
+
+
+def _gate(evaluation: Mapping[str, Any]) -> Html | None:
+    """Return why the model may be pushed, or why not and what to do."""
+    if "blessed" not in evaluation:
+        return None
+    words = "The model may be pushed" if evaluation["blessed"] else "The model is not pushed"
+    said = "; ".join(evaluation[name] for name in ("reason", "remedy") if evaluation.get(name))
+    return tag("p", f"{words}: {said}.", class_="quiet" if evaluation["blessed"] else "note warn")
 
 
 def _headline(metrics: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
@@ -63,7 +95,11 @@ def _headline(metrics: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
     return f"The model does not beat the trivial baseline: {compared}."
 
 
-def _metric_row(name: str, value: Any, other: Any) -> Html:
+def _interval(bounds: Sequence[float] | None) -> Html:
+    return tag("td", f"{metric(bounds[0])} to {metric(bounds[1])}" if bounds else ABSENT)
+
+
+def _metric_row(name: str, value: Any, other: Any, *, interval: Html | None) -> Html:
     value, other = to_float(value), to_float(other)
     verdict = is_better(name, value, other)
     difference = None
@@ -77,6 +113,7 @@ def _metric_row(name: str, value: Any, other: Any) -> Html:
         "tr",
         tag("th", metric_name(name), " ", tag("span", hint, class_="hint"), scope="row"),
         tag("td", metric(value)),
+        interval,
         tag("td", metric(other) if other is not None else ABSENT),
         tag("td", sign + metric(difference) if difference is not None else ABSENT),
         tag("td", tag("span", words, class_=f"verdict {words}")),

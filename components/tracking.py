@@ -4,13 +4,15 @@ Its own process, so that MLflow's imports, migrations and slow servers never tou
 The runner starts it when a training is going to happen; it follows the run's journal until
 ``run_ended``, or until its parent is gone, and writes in batches. The journal is the record: while
 a run is not wholly in MLflow, a marker names it (untracked.py) and the next tracking process
-stores it first. Storing the same journal twice changes nothing. The only file that imports mlflow.
+stores it first. Storing the same journal twice changes nothing. The only file that imports mlflow,
+beside registry.py.
 
 SPEC.json: ``tracking_uri``, ``artifact_root`` (for a sqlite store), ``experiment``, ``run_name``,
 ``params`` {dotted key: value}, ``tags`` {name: value}, ``config_text``, ``fingerprint`` (the
 training's), ``resume`` (whether training goes on from a checkpoint), ``artifacts`` {name: path},
-and, when the parent is not the runner itself, ``parent_pid``; where somebody else has made the
-experiment, its ``experiment_id``.
+``register`` (name in the model registry; empty: none), ``trained_before`` (whether an earlier run
+trained the model that this one pushes), and, when the parent is not the runner itself,
+``parent_pid``; where somebody else has made the experiment, its ``experiment_id``.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from components import untracked
+from components import registry, untracked
 from components.tracking_follow import Follower, Spec, first_line
 from components.tracking_held import Held
 from components.tracking_names import sqlite_file
 from components.tracking_record import SESSIONS, Record
+from trainer.errors import InputError
 
 _ENVIRONMENT = {
     # No look-ups in the network, nothing on standard output, bounded waits.
@@ -40,6 +43,8 @@ _ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # A registered model must not take the lock file of the folder that the person stands in.
+    "MLFLOW_UV_AUTO_DETECT": "false",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -105,6 +110,7 @@ class MlflowStore:
         self._experiment = spec["experiment"]
         self._given_id = spec.get("experiment_id", "")
         self._artifact_root = spec.get("artifact_root", "")
+        self._register_as = spec.get("register", "")
         self._client: Any = None
         self._experiment_id = ""
 
@@ -167,7 +173,8 @@ class MlflowStore:
         again = [run for run in same if session in _sessions(run)]
         if again:
             return self._held(again[0], session)
-        if spec["resume"] and same and same[0].info.status != "FINISHED":
+        is_unfinished = spec["resume"] and same and same[0].info.status != "FINISHED"
+        if is_unfinished or (spec.get("trained_before") and same):
             return self._go_on(same[0], session)
         made = client.create_run(
             self._experiment_id,
@@ -243,11 +250,33 @@ class MlflowStore:
         )
 
     def finish(self, held: Held, record: Record) -> None:
-        """Store the rest, the artifacts, and how the run ended."""
+        """Store the rest, the artifacts, the registered model, and how the run ended."""
         status, ended = record.end()
         self._log_artifacts(held, record)
+        self._register(held, record)
         self.write(held, record)
         self._client.set_terminated(held.run_id, status=status, end_time=ended)
+
+    def _register(self, held: Held, record: Record) -> None:
+        """Make a version of what was pushed; a registry that refuses ends no run."""
+        if not (self._register_as and record.pushed):
+            return
+        file = sqlite_file(self._uri)
+        lock = file.with_name(f"{file.name}.lock") if file else None
+        try:
+            # MLflow's next version is look-up-then-create, too.
+            with untracked.locked(lock, wait_seconds=_LOCK_SECONDS) if lock else nullcontext():
+                address = registry.register(
+                    self._client, held.run_id, name=self._register_as, folder=Path(record.pushed)
+                )
+        except (*self.failures, InputError) as error:
+            record.add_tag("headrace.registered", f"not registered: {first_line(error)}")
+            record.warnings.append(
+                f"the model is not in the registry as {self._register_as}: {first_line(error)}"
+            )
+        else:
+            record.registered = address
+            record.add_tag("headrace.registered", address)
 
     def _log_artifacts(self, held: Held, record: Record) -> None:
         with tempfile.TemporaryDirectory() as staged:

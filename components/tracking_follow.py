@@ -124,6 +124,9 @@ class Follower:
         self._warn()
         if not self.said:
             self.tell("")
+        if is_last and self.record.registered:
+            with suppress(OSError):
+                journals.append(self.journal, "registered", model=self.record.registered)
         return used
 
     def _store_left_behind(self) -> None:

@@ -5,6 +5,8 @@ The names that MLflow stores, and the events that they come from:
     train/loss, learning_rate, gradient_norm, ...         by step, from ``train_step``
     eval/<metric>                                         by step, from ``evaluation``
     <metric>, baseline/<metric>                           at the end, from ``metrics``
+    interval/<metric>/low and high                        the same
+    slice/<column>/<value>/<metric>                       the same
     peak_memory_bytes, planned_memory_bytes, ...          at the end, from ``training_done``
     resolved.<key>                                        parameters, from ``training_started``
     data.*, anomalies.*, nonfinite_<metric>, headrace.*   tags
@@ -93,6 +95,8 @@ class Record:
         started, latest: milliseconds since the epoch of the first and last event; 0 before it.
         ended: the ``run_ended`` event.
         error: the ``error`` event.
+        pushed: folder of the pushed model; empty: none was.
+        registered: its address in the registry, once it has one.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -107,6 +111,8 @@ class Record:
     latest: int = 0
     ended: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    pushed: str = ""
+    registered: str = ""
     _long_values: dict[str, str] = field(default_factory=dict)
     _mapped_names: dict[str, str] = field(default_factory=dict)
     _anomalies: Counter[str] = field(default_factory=Counter)
@@ -210,6 +216,15 @@ class Record:
             self._point(event, name, value, is_final=True)
         for name, value in _flat(event.get("baseline") or {}):
             self._point(event, f"baseline/{name}", value, is_final=True)
+        for name, bounds in (event.get("intervals") or {}).items():
+            for side, value in zip(("low", "high"), bounds or (), strict=False):
+                self._point(event, f"interval/{name}/{side}", value, is_final=True)
+        for one in event.get("slices") or ():
+            for name, value in one["metrics"].items():
+                # One of a slice is often not defined, as the AUC of rows of one class.
+                if value is not None:
+                    slice_name = f"slice/{one['column']}/{one['value']}/{name}"
+                    self._point(event, slice_name, value, is_final=True)
         self.add_tag("headrace.blessed", event.get("blessed", False))
 
     def _take_data(self, event: Mapping[str, Any]) -> None:
@@ -225,7 +240,8 @@ class Record:
             self.add_tag(f"anomalies.{severity}", count)
 
     def _take_pushed(self, event: Mapping[str, Any]) -> None:
-        self.add_tag("headrace.model", event.get("path", ""))
+        self.pushed = str(event.get("path", ""))
+        self.add_tag("headrace.model", self.pushed)
 
     def _take_report(self, event: Mapping[str, Any]) -> None:
         self.files["report.html"] = str(event.get("path", ""))

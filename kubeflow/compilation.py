@@ -95,6 +95,9 @@ def _settings(node: Node, config: PipelineConfig) -> dict[str, Any]:
         if config.kubeflow.nodes > 1:
             # The gang is started again by its leader, which has the number.
             settings["training"] = {**settings["training"], "max_restarts": 0}
+    if node.id == "Evaluator":
+        # Without a volume no task sees what another run has pushed.
+        settings["models"] = f"{shared}/models" if shared else ""
     if node.id == "Pusher":
         settings["destination"] = f"{shared}/models" if shared else "models"
     if node.id == "SchemaGen" and config.schema_path:

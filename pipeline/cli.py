@@ -18,7 +18,7 @@ import typer
 from pipeline import display
 from trainer.errors import HeadraceError, InputError
 
-EXAMPLES = ("flights", "penguins", "stdlib-lm", "stdlib-packages")
+EXAMPLES = ("flights", "flights-best", "penguins", "stdlib-lm", "stdlib-packages")
 ALL = "all"
 RUN_FIELDS = ("pipeline", "run_id", "seconds", "nodes", "examples", "anomalies", "metrics",
               "baseline", "training", "mlflow", "report", "model")  # fmt: skip
@@ -148,17 +148,28 @@ def plan(
 
 @app.command()
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The folder of a pushed model.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A pushed model's folder, or models:/NAME/VERSION."),
+    ],
     data: Annotated[str, typer.Argument(metavar="DATA", help="A file, a folder or a glob.")],
     out: Annotated[str, typer.Option(metavar="FILE", help="A .csv or .parquet that is written.")],
     keep_errors: Annotated[
         bool, typer.Option("--keep-errors", help="Keep rows that cannot be read, with an error.")
     ] = False,
+    config: Annotated[
+        str, typer.Option(metavar="CONFIG", help="Whose registry models:/NAME/VERSION is in.")
+    ] = "pipeline.toml",
 ) -> int:
     """Run an exported model over files and write one prediction a row, in their order."""
     from pipeline import prediction
 
-    display.show(prediction.predict(model, data, Path(out), keep_errors=keep_errors))
+    uri = ""
+    if model.startswith("models:/"):
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "") or _load(config).tracking_uri
+    display.show(
+        prediction.predict(model, data, Path(out), keep_errors=keep_errors, registry_uri=uri)
+    )
     return 0
 
 

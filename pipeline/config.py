@@ -166,14 +166,41 @@ class ValidationSettings:
 
 
 @dataclass(frozen=True)
+class EvaluationSettings:
+    """How a model is judged."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    slices: tuple[str, ...] = key(
+        (), "columns whose values cut the eval split: metrics are told of each value's rows, too"
+    )
+    margin: float = key(
+        0.01, "share of the last pushed model's loss by which a model may be worse on the same "
+        "eval rows and still be pushed"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        require(self.margin >= 0, "margin", f"must be 0 or more; it holds {self.margin}")
+
+
+@dataclass(frozen=True)
 class TrackingSettings:
     """Where MLflow keeps the runs."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
 
     uri: str = key("", "empty: sqlite under root; or an MLflow server, https://...")
+    register: str = key(
+        "",
+        "name in MLflow's model registry: each pushed model becomes its next version; empty: none",
+    )
 
     def __post_init__(self) -> None:
+        require(
+            not set(self.register) & set("/:'\"") and self.register == self.register.strip(),
+            "register",
+            f"must be a name without / : and quotes; it holds {json.dumps(self.register)}",
+        )
         scheme, apart, rest = self.uri.partition("://")
         known = scheme.split("+")[0] in TRACKING_SCHEMES
         require(
@@ -203,6 +230,9 @@ class PipelineConfig(BaseModel):
     training: TrainingSettings = Field(TrainingSettings(), description="how it is trained")
     checkpoint: CheckpointSettings = Field(
         CheckpointSettings(), description="when the state of training is saved"
+    )
+    evaluation: EvaluationSettings = Field(
+        EvaluationSettings(), description="how a model is judged"
     )
     tracking: TrackingSettings = Field(
         TrackingSettings(), description="where MLflow keeps the runs"

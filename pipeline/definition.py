@@ -123,8 +123,20 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
     }
 
 
+def _evaluator(config: PipelineConfig, files: list[str]) -> Settings:
+    return {
+        "slices": list(config.evaluation.slices),
+        "margin": config.evaluation.margin,
+        "models": str(config.folder / "models"),
+    }
+
+
 def _pusher(config: PipelineConfig, files: list[str]) -> Settings:
-    return {"destination": str(config.folder / "models")}
+    return {
+        "destination": str(config.folder / "models"),
+        "name": config.name,
+        "settings": config.flat(),
+    }
 
 
 CHOICE = ("data.text", "data.ignore", "data.split.by", "data.split.column")
@@ -194,18 +206,29 @@ NODES: tuple[Node, ...] = (
     Node(
         "Evaluator",
         "components.evaluator",
-        _nothing,
+        _evaluator,
         inputs={
             "examples": "ExampleGen.examples",
             "model": "Trainer.model",
             "model_run": "Trainer.model_run",
         },
+        keys=("evaluation",),
     ),
     Node(
         "Pusher",
         "components.pusher",
         _pusher,
-        inputs={"model": "Trainer.model", "blessing": "Evaluator.blessing"},
+        inputs={
+            "model": "Trainer.model",
+            "blessing": "Evaluator.blessing",
+            "examples": "ExampleGen.examples",
+            "statistics": "StatisticsGen.statistics",
+            "schema": "SchemaGen.schema",
+            "evaluation": "Evaluator.evaluation",
+            "model_run": "Trainer.model_run",
+        },
+        # Named later, the model is pushed once more, so that the registry gets it.
+        keys=("tracking.register",),
     ),
 )
 

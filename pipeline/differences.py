@@ -26,6 +26,9 @@ _STEP_METRICS = {
 _LAST_STEP = {"examples_per_second": "mean_examples_per_second", "epoch_loss": "train/loss"}
 """Metrics that another one says better, where a run has it."""
 
+_IN_THE_REPORT = ("interval/", "slice/")
+"""Metrics that there are many of; each run's report shows them."""
+
 _SPLITS = ("train", "eval")
 _SAME = 1e-9
 
@@ -142,6 +145,7 @@ def _metrics(a: Mapping[str, float], b: Mapping[str, float]) -> Table:
         name: one
         for name, one in changed(a, b).items()
         if name not in _STEP_METRICS
+        and not name.startswith(_IN_THE_REPORT)
         and _LAST_STEP.get(name) not in known
         and not (name.startswith("eval/") and name.removeprefix("eval/") in known)
     }

@@ -17,10 +17,17 @@ from pipeline.tracked_runs import TrackedRun
 from trainer.errors import InputError
 
 DEFAULT_PORT = 5000
-HIGHER_IS_BETTER = {"auc": True, "accuracy": True, "rmse": False, "loss": False}
+HIGHER_IS_BETTER = {
+    "auc": True, "bits_per_byte": False, "accuracy": True, "rmse": False, "loss": False,
+}  # fmt: skip
 """What runs are ranked by, the first that they have, unless the tag ``headrace.task`` says it."""
 
-_TASK_METRIC = {"binary": "auc", "multiclass": "accuracy", "regression": "rmse"}
+_TASK_METRIC = {
+    "binary": "auc",
+    "multiclass": "accuracy",
+    "regression": "rmse",
+    "causal-lm": "bits_per_byte",
+}
 _MOST_COMPARED = 20
 _SHORT_ID = 8
 _MOST_UNLISTED = 10

@@ -198,6 +198,7 @@ def _places(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "report": result.get("report"),
         "model": result.get("model") or why_not_pushed(result),
+        "registry": tracked.get("model"),
         "MLflow": f"{run}, {tracked.get('tracking_uri')}" if tracked else "",
     }
 

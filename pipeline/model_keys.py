@@ -78,6 +78,7 @@ def _not_read(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
         other = ', or set model.vocabulary to "words"'
         yield "model.vocabulary_size", "the tokens are bytes", other
     if kind == LANGUAGE:
+        yield "evaluation.slices", "a language model is judged by windows, not by rows", ""
         yield "data.label", "a language model predicts its text", ", and name the text as data.text"
     else:
         other = ', or set model.kind to "causal-lm"'

@@ -6,10 +6,15 @@ Rows are read, answered and written batch by batch, so memory does not grow with
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import warnings
-from collections.abc import Iterator, Mapping
+import queue
+import tempfile
+import threading
+import tomllib
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +24,31 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from components import column_types, readers
-from components.readers import Part, Source
-from trainer.errors import DataFileError, InputError
+from components import column_types, drift, prediction_rows, registry, served
+from components.prediction_rows import Rows
+from trainer.errors import InputError
 
-BATCH_ROWS = 4096
-NO_TEXT = b"\xff"
-"""Stands for a missing text in the model's ``columns`` signature."""
 ERROR = "error"
 SUFFIXES = (".csv", ".parquet")
+AT_ONCE = 2
+AHEAD = 4
+"""Batches that are read while one is answered."""
+MOST_NAMED = 10
 
 
-def predict(model: str, data: str, out: Path, *, keep_errors: bool) -> list[str]:
+def predict(
+    model: str, data: str, out: Path, *, keep_errors: bool, registry_uri: str = ""
+) -> list[str]:
     """Answer every row of the files and write the answers, whole or not at all.
 
     Args:
-        model: folder of a SavedModel, or of its versions, of which the newest is taken.
+        model: folder of a SavedModel, or of its versions, of which the newest is taken; or
+            ``models:/name/version``.
         data: a file, a folder or a glob.
         out: a ``.csv`` or ``.parquet`` file that is made.
         keep_errors: whether a row that cannot be read gets a line with ``error`` filled in,
             rather than ending the command.
+        registry_uri: where MLflow's registry is.
 
     Returns: what a person is told, line by line.
 
@@ -48,40 +58,37 @@ def predict(model: str, data: str, out: Path, *, keep_errors: bool) -> list[str]
     if out.suffix not in SUFFIXES:
         right = "name a file that ends in .csv or .parquet"
         raise InputError("no kind of file that is written", where=str(out), right=right)
-    folder = _model_folder(model)
-    described = _described(folder)
-    source = readers.inspect(readers.resolve(data, Path.cwd()).files, column_types.DEFAULT_NULLS)
-    said = _check(described, source)
-    answer = _load(folder)
-    written = _write(
-        out,
-        (
-            _answers(answer, rows, errors)
-            for rows, errors in _rows(source, described, keep_errors=keep_errors)
-        ),
-    )
+    with _model_folder(model, registry_uri) as folder:
+        described = _described(folder)
+        settings = _settings(folder)
+        nulls = settings.get("data.null_values", list(column_types.DEFAULT_NULLS))
+        rows = prediction_rows.look(data, described["columns"], nulls)
+        said = _missing(described, rows)
+        moved = _drift(folder)
+        answer = served.load(folder).answer
+        written = _write(out, _answers(answer, rows, moved, keep_errors=keep_errors))
+        said += _drifted(moved, settings)
     return [*said, f"{written:,} rows", str(out)]
 
 
-def _model_folder(model: str) -> Path:
-    """Return the folder that holds the SavedModel.
+@contextmanager
+def _model_folder(model: str, registry_uri: str) -> Generator[Path, None, None]:
+    """Give the folder that holds the SavedModel, of a registered one for a while.
+
+    Yields:
+        The folder.
 
     Raises:
         InputError: when there is none.
     """
-    if model.startswith("models:/"):
-        raise InputError(
-            "models of a registry are not available in this version",
-            where=model,
-            right="name the folder of a pushed model, such as runs/flights/models/1",
-        )
-    path = Path(model)
-    versions = [one for one in path.glob("*") if one.name.isdigit()]
-    for one in (path, *sorted(versions, key=lambda one: -int(one.name))):
-        if (one / "saved_model.pb").is_file():
-            return one
-    right = "name the folder of a pushed model, such as runs/flights/models/1"
-    raise InputError("holds no model", where=model, right=right)
+    if model.startswith(registry.SCHEME):
+        with tempfile.TemporaryDirectory(prefix="headrace-model-") as aside:
+            yield registry.fetch(model, registry_uri, Path(aside))
+        return
+    found = served.newest(Path(model))
+    if found is None:
+        raise InputError("holds no model", where=model, right=served.WHERE_MODELS_ARE)
+    yield found
 
 
 def _described(folder: Path) -> dict[str, Any]:
@@ -90,136 +97,139 @@ def _described(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: when it says nothing, or is a language model.
     """
-    try:
-        found = json.loads((folder / "assets" / "columns.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "is no model of headrace: assets/columns.json cannot be read",
-            where=str(folder),
-            right="name the folder of a model that headrace run has pushed",
-        ) from error
+    found = served.describe(folder)
     if found["label"]["task"] == "causal-lm":
         what = "is a language model, which answers no rows"
         raise InputError(what, where=str(folder), right="serve it, or name another model")
     return found
 
 
-def _check(described: Mapping[str, Any], source: Source) -> list[str]:
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return the settings beside the model, by dotted key; none beside one of another tool."""
+    try:
+        tables = tomllib.loads((folder / "pipeline.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return {}
+
+    def leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in values.items():
+            if isinstance(value, Mapping):
+                yield from leaves(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name, value
+
+    return dict(leaves(tables, ""))
+
+
+def _missing(described: Mapping[str, Any], rows: Rows) -> list[str]:
     """Return which columns of the model the files do not have; others are not looked at.
 
     Raises:
-        InputError: when they have none of them, or one holds lists.
+        InputError: when they have none of them.
     """
     names = [one["column"] for one in described["columns"]]
-    missing = [name for name in names if name not in source.layout.kinds]
+    missing = [name for name in names if name not in rows.names]
     if len(missing) == len(names):
         raise InputError(
             "the files have no column that the model reads",
             where="DATA",
-            holds=", ".join(list(source.layout.kinds)[:20]),
+            holds=", ".join(sorted(rows.names)[:20]),
             right=f"the model reads {', '.join(names[:20])}",
         )
-    if lists := [name for name in names if name in source.layout.lists]:
-        what = f"column {lists[0]} holds several values in a row"
-        raise InputError(what, where="DATA", right="give one value a row")
     return [f"warning    the files have no column {name}: missing in all rows" for name in missing]
 
 
-def _load(folder: Path) -> Any:
-    """Return the function from the model's columns to its answers.
+def _drift(folder: Path) -> drift.Drift | None:
+    path = folder / "statistics" / drift.FILE
+    return drift.Drift(path) if path.is_file() else None
 
-    Raises:
-        InputError: when the model cannot be loaded.
+
+def _drifted(moved: drift.Drift | None, settings: Mapping[str, Any]) -> list[str]:
+    """Return one warning that names the columns that moved, the farthest first."""
+    if moved is None:
+        return ["drift      not checked: no statistics stand beside the model"]
+    keys = ("validation.drift.threshold", "validation.skew.threshold")
+    threshold = next((settings[key] for key in keys if key in settings), drift.THRESHOLD)
+    found = moved.moved(float(threshold))
+    if not found:
+        return []
+    named = [
+        f"{one.column} ({one.what or f'{one.measure} {one.value:.2g}'})"
+        for one in found[:MOST_NAMED]
+    ]
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return [
+        f"warning    these rows are unlike those that the model learned from (threshold "
+        f"{threshold:g}): {', '.join(named)}{more}"
+    ]
+
+
+def _answers(
+    answer: Any, rows: Rows, moved: drift.Drift | None, *, keep_errors: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the answers, in order; two batches are answered at a time, and the next ones read.
+
+    A batch alone leaves a core idle in the operations that are too small to be shared out.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Its libraries warn of the Python that they will need one day.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import tensorflow as tf
-
-    try:
-        model = tf.saved_model.load(str(folder))
-    except (OSError, tf.errors.OpError) as error:
-        right = "push it again, or name another one"
-        raise InputError("cannot be loaded", where=str(folder), right=right) from error
-    signature = model.signatures["columns"]
-
-    def answer(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        fed = {name: tf.constant(one) for name, one in columns.items()}
-        return {name: one.numpy() for name, one in signature(**fed).items()}
-
-    # Else the model is collected and its signature finds no weights.
-    answer.model = model  # type: ignore[attr-defined]
-    return answer
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        waiting: deque[Future[pa.RecordBatch]] = deque()
+        for read, columns, errors in _ahead(rows.read(keep_errors)):
+            if moved is not None:
+                moved.add(read)
+            waiting.append(pool.submit(_answer, answer, columns, errors))
+            if len(waiting) > AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
-def _rows(
-    source: Source, described: Mapping[str, Any], *, keep_errors: bool
-) -> Iterator[tuple[dict[str, np.ndarray], list[str]]]:
-    """Yield batches as the model takes them, and what is wrong with each row (empty: nothing)."""
-    for part in source.parts:
-        first = part.first
-        for batch in source.read(part):
-            for start in range(0, batch.num_rows, BATCH_ROWS):
-                rows = batch.slice(start, BATCH_ROWS)
-                errors = [""] * rows.num_rows
-                columns = {one["key"]: _values(one, rows, errors) for one in described["columns"]}
-                if not keep_errors:
-                    _refuse(part, first + start, errors)
-                yield columns, errors
-            first += batch.num_rows
+def _answer(answer: Any, columns: dict[str, np.ndarray], errors: list[str]) -> pa.RecordBatch:
+    return _answered(answer(columns), errors)
 
 
-def _refuse(part: Part, first: int, errors: list[str]) -> None:
-    """Refuse the first row that something is wrong with.
+def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Yield what another thread reads, a few items ahead; its error is raised here."""
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(AHEAD)
+    is_over = threading.Event()
 
-    Raises:
-        DataFileError: naming its place.
-    """
-    at = next((at for at, one in enumerate(errors) if one), None)
-    if at is not None:
-        (place,) = readers.places(part.path, [first + at])
-        right = "correct the row, or keep such rows with --keep-errors"
-        raise DataFileError(errors[at], where=place, right=right)
+    def put(entry: tuple[str, Any]) -> None:
+        while not is_over.is_set():
+            try:
+                ready.put(entry, timeout=0.1)
+            except queue.Full:
+                continue
+            return
 
-
-def _values(column: Mapping[str, Any], rows: pa.RecordBatch, errors: list[str]) -> np.ndarray:
-    is_text = column["kind"] == "string"
-    at = rows.schema.get_field_index(column["column"])
-    if at < 0:
-        return np.full(rows.num_rows, NO_TEXT if is_text else np.nan, object if is_text else float)
-    values = rows.column(at)
-    if is_text:
-        texts = values.cast(pa.string()).cast(pa.binary())
-        return np.array(pc.fill_null(texts, NO_TEXT).to_pylist(), object)
-    if not pa.types.is_string(values.type):
-        return np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), np.nan))
-    return _numbers(column["column"], values.to_pylist(), errors)
-
-
-def _numbers(name: str, texts: list[str | None], errors: list[str]) -> np.ndarray:
-    """Read numbers of a column in which some rows hold texts; these rows get an error."""
-    missing = column_types.DEFAULT_NULLS
-    numbers = np.full(len(texts), np.nan)
-    for at, text in enumerate(texts):
-        if text is None or text.strip() in missing:
-            continue
+    def read() -> None:
         try:
-            numbers[at] = float(text)
-        except ValueError:
-            errors[at] = errors[at] or f"column {name} holds no number: {json.dumps(text)}"
-    return numbers
+            for item in items:
+                if is_over.is_set():
+                    return
+                put(("item", item))
+            put(("end", None))
+        except BaseException as error:  # ruff: ignore[blind-except] - raised where it is waited for
+            put(("error", error))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        while (entry := ready.get())[0] == "item":
+            yield entry[1]
+        if entry[0] == "error":
+            raise entry[1]
+    finally:
+        is_over.set()
+        thread.join()
 
 
-def _answers(answer: Any, columns: dict[str, np.ndarray], errors: list[str]) -> pa.RecordBatch:
+def _answered(found: Mapping[str, np.ndarray], errors: list[str]) -> pa.RecordBatch:
     """Return the answers of a batch; a row with an error has none."""
-    found = answer(columns)
-    wrong = pa.array([bool(one) for one in errors])
+    wrong = pa.array([bool(one) for one in errors]) if any(errors) else None
 
     def told(values: np.ndarray) -> pa.Array:
         shown = [one.decode() for one in values] if values.dtype == object else values
         array = pa.array(shown)
-        return pc.if_else(wrong, pa.scalar(None, array.type), array)
+        return array if wrong is None else pc.if_else(wrong, pa.scalar(None, array.type), array)
 
     made = {"prediction": told(found["prediction"])}
     if "probabilities" in found:
@@ -233,12 +243,14 @@ def _write(out: Path, batches: Iterator[pa.RecordBatch]) -> int:
     """Write the batches beside `out` and rename; return how many rows they have.
 
     Raises:
-        InputError: when it cannot be written.
+        InputError: when it cannot be written, or there is no row.
     """
     incoming = out.with_name(f".{out.name}.{os.getpid()}.incoming")
     rows = 0
     try:
-        first = next(batches)
+        first = next(batches, None)
+        if first is None:
+            raise InputError("holds no row", where="DATA", right="name files with rows")
         make: Any = pq.ParquetWriter if out.suffix == ".parquet" else pa_csv.CSVWriter
         with make(str(incoming), first.schema) as writer:
             for batch in itertools.chain([first], batches):

@@ -269,6 +269,9 @@ def _names(config: PipelineConfig, columns: list[str]) -> Iterator[Finding]:
         yield _no_column(config, "data.label", data.label, columns=columns)
     if data.split.column and data.split.column not in columns:
         yield _no_column(config, "data.split.column", data.split.column, columns=columns)
+    for name in config.evaluation.slices:
+        if name not in columns:
+            yield _no_column(config, "evaluation.slices", name, columns=columns)
     for name in data.ignore:
         if name not in columns:
             finding = _no_column(config, "data.ignore", name, columns=columns)

@@ -212,7 +212,8 @@ def wait_for_tracking(one: Run, seconds: float) -> None:
 
 def start_tracking(one: Run) -> None:
     """Start the tracking process, once."""
-    tracked = ("Trainer", "Evaluator")
+    # A push alone is tracked where it makes a version in the registry.
+    tracked = ("Trainer", "Evaluator", *(["Pusher"] if one.config.tracking.register else []))
     is_new = any(name in one.decisions and not one.decisions[name].cached for name in tracked)
     if "tracking" in one.children or not is_new:
         return
@@ -252,6 +253,8 @@ def _tracking_spec(one: Run) -> dict[str, Any]:
         "fingerprint": key,
         "parent_pid": os.getpid(),
         "resume": (config.folder / "checkpoints" / key).is_dir(),
+        "register": config.tracking.register,
+        "trained_before": all(one.decisions[name].cached for name in ("Trainer", "Evaluator")),
         "artifacts": {
             "report.html": str(config.folder / "report.html"),
             "plan.json": str(one.folder / "plan.json"),

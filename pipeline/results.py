@@ -46,9 +46,9 @@ def gather(outputs: RunOutputs, events: Iterable[Event]) -> dict[str, Any]:
     training = training or _last(told, "training_done")
     if training:
         result["training"] = {name: training.get(name) for name in TRAINING_FIELDS}
-    evaluation = _json(outputs, "Evaluator", "evaluation", "evaluation.json")
-    result["metrics"] = evaluation.get("metrics")
-    result["baseline"] = evaluation.get("baseline")
+    evaluated = evaluation(outputs)
+    result["metrics"] = evaluated.get("metrics")
+    result["baseline"] = evaluated.get("baseline")
     pushed = outputs.get("Pusher", {}).get("pushed")
     result["model"] = pushed.properties.get("pushed_destination") if pushed else None
     return result
@@ -72,6 +72,11 @@ def why_not_pushed(outputs: RunOutputs, events: Iterable[Event]) -> str:
         "reason": kept.get("blessing_message"),
         "remedy": kept.get("blessing_remedy"),
     })
+
+
+def evaluation(outputs: RunOutputs) -> Event:
+    """Return what the Evaluator wrote; nothing where it did not come to its end."""
+    return _json(outputs, "Evaluator", "evaluation", "evaluation.json")
 
 
 def data_facts(outputs: RunOutputs) -> Event:

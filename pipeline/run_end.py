@@ -86,6 +86,9 @@ def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
     if schema is not None:
         paths["schema.pbtxt"] = str(Path(schema.uri) / "schema.pbtxt")
         tags["digest.schema"] = fingerprint.file_digest(paths["schema.pbtxt"])
+    evaluation = outputs.get("Evaluator", {}).get("evaluation")
+    if evaluation is not None:
+        paths["evaluation.json"] = str(Path(evaluation.uri) / "evaluation.json")
     if task := results.task(outputs):
         tags["headrace.task"] = task
     one.tell("artifacts", paths=paths, tags=tags)
@@ -154,6 +157,7 @@ def _write_report(
             history=results.history(outputs, one.told),
             metrics=result["metrics"] or {},
             baseline=result["baseline"] or {},
+            evaluation=results.evaluation(outputs),
             facts={
                 "run_id": one.number,
                 "status": result["status"],
@@ -180,7 +184,9 @@ def _tracked(one: Run, records: cache.Records) -> dict[str, Any] | None:
             one.tell("warning", id="tracking", message=tracking[-1]["message"])
         told = [event for event in tracking if event.get("run_id")]
         if told:
-            return {name: told[-1].get(name) for name in ("tracking_uri", "experiment", "run_id")}
+            where = {name: told[-1].get(name) for name in ("tracking_uri", "experiment", "run_id")}
+            made = [event["model"] for event in one.told if event["event"] == "registered"]
+            return {**where, "model": made[-1]} if made else where
         return None
     # A cached model was tracked by the run that trained it.
     wanted = one.decisions["Trainer"].fingerprint

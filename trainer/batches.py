@@ -180,7 +180,7 @@ def _number(folder: Path, described: Mapping[str, Any], feature: NumberFeature) 
 def _category(
     folder: Path, described: Mapping[str, Any], feature: CategoryFeature
 ) -> CategoryColumn:
-    index = described["features"][feature.name]["index"]
+    index = described["features"][feature.column]["index"]
     distinct = json.loads((folder / f"{index}.distinct.json").read_text(encoding="utf-8"))
     texts = tf.constant([text.encode() for text in distinct], tf.string, shape=[len(distinct)])
     ids = np.append(category_ids(feature, texts).numpy(), MISSING_ID).astype(np.int32)

@@ -83,7 +83,10 @@ def column_keys(features: Features) -> dict[str, str]:
     before one that begins with no letter. Where that key is taken, ``_2``, ``_3``, ... is added;
     ``x`` and ``X`` count as the same key, as they do for TensorFlow when it saves.
     """
-    names = [one.name for one in (*features.numbers, *features.categories, *_text(features))]
+    names = [one.name for one in features.numbers]
+    # The parts of a time are of one column.
+    names += dict.fromkeys(one.column for one in features.categories)
+    names += [one.name for one in _text(features)]
     keys: dict[str, str] = {}
     for name in names:
         if _is_key(name) and _free(name, keys.values()) == name:
@@ -147,13 +150,13 @@ def _describe(features: Features) -> dict[str, Any]:
     ]
     texts = [
         {
-            "column": one.name,
-            "key": keys[one.name],
+            "column": one.column,
+            "key": keys[one.column],
             "kind": "string",
             # As TensorFlow Serving writes bytes in JSON.
             "missing": [{"b64": "/w=="}, *([] if "" in one.vocabulary else [""])],
         }
-        for one in features.categories
+        for one in {one.column: one for one in features.categories}.values()
     ]
     texts += [
         {"column": one.name, "key": keys[one.name], "kind": "string", "missing": [""]}
@@ -165,7 +168,8 @@ def _describe(features: Features) -> dict[str, Any]:
 
 def _column_specs(features: Features, keys: Mapping[str, str]) -> dict[str, tf.TensorSpec]:
     numbers = {keys[one.name]: tf.float64 for one in features.numbers}
-    texts = {keys[one.name]: tf.string for one in (*features.categories, *_text(features))}
+    texts = {keys[one.column]: tf.string for one in features.categories}
+    texts |= {keys[one.name]: tf.string for one in _text(features)}
     return {key: tf.TensorSpec([None], kind, name=key) for key, kind in (numbers | texts).items()}
 
 
@@ -204,7 +208,8 @@ class ServedModel(tf.Module):
 def _parse(examples: tf.Tensor, features: Features) -> Values:
     """Read tf.Examples: absent or empty is missing."""
     kinds = {one.name: tf.int64 if one.kind == "int" else tf.float32 for one in features.numbers}
-    kinds |= {one.name: tf.string for one in (*features.categories, *_text(features))}
+    kinds |= {one.column: tf.string for one in features.categories}
+    kinds |= {one.name: tf.string for one in _text(features)}
     # Ragged, since a fixed-length feature refuses one that is there with no value.
     asked = {name: tf.io.RaggedFeature(kind) for name, kind in kinds.items()}
     parsed = tf.io.parse_example(examples, asked) if asked else {}
@@ -227,7 +232,7 @@ def _read_columns(
 ) -> Values:
     """Read plain columns, by the rule for missing values that the module states."""
     numbers = {one.name: _read_number(one, columns[keys[one.name]]) for one in features.numbers}
-    texts = {one.name: _read_text(one, columns[keys[one.name]]) for one in features.categories}
+    texts = {one.column: _read_text(one, columns[keys[one.column]]) for one in features.categories}
     for one in _text(features):
         there = tf.not_equal(columns[keys[one.name]], NO_TEXT)
         texts[one.name] = tf.where(there, columns[keys[one.name]], ""), there
@@ -275,7 +280,7 @@ def _model_inputs(
     rows = tf.shape(next(iter(values.values()))[0])[0] if values else 0
     numbers = [values[one.name] for one in features.numbers]
     ids = [
-        category_ids(one, values[one.name][0], present=values[one.name][1], table=table)
+        category_ids(one, values[one.column][0], present=values[one.column][1], table=table)
         for one, table in zip(features.categories, tables, strict=True)
     ]
     return {

@@ -213,15 +213,22 @@ class NumberFeature:
 
 @dataclass(frozen=True)
 class CategoryFeature:
-    """A string column as the model reads it.
+    """A string column as the model reads it, or a part of one that holds times.
 
     Attributes:
-        name: the column's name in the data.
+        name: the column's name in the data; of a part ``column:part``.
         vocabulary: known values, most frequent first. Ids: 0 missing, 1 unknown, then these from 2.
+        part: one of `trainer.times.PARTS`; empty: the values as they are.
     """
 
     name: str
     vocabulary: tuple[str, ...]
+    part: str = ""
+
+    @property
+    def column(self) -> str:
+        """The column's name in the data."""
+        return self.name.removesuffix(f":{self.part}") if self.part else self.name
 
 
 @dataclass(frozen=True)
@@ -377,7 +384,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
                 for one in features["numbers"]
             ),
             categories=tuple(
-                CategoryFeature(one["name"], tuple(one["vocabulary"]))
+                CategoryFeature(one["name"], tuple(one["vocabulary"]), one.get("part", ""))
                 for one in features["categories"]
             ),
             label=LabelFeature(**label),

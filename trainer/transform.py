@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.settings import CategoryFeature, NumberFeature
+from trainer.times import part_of
 
 MISSING_ID = 0
 UNKNOWN_ID = 1
@@ -50,7 +51,8 @@ def category_ids(
         table: of `category_table`, where it is kept; None: made anew.
     Returns: int32, the shape of `texts`.
     """
-    ids = (category_table(feature) if table is None else table).lookup(texts)
+    values = part_of(texts, feature.part) if feature.part else texts
+    ids = (category_table(feature) if table is None else table).lookup(values)
     if present is None:
         return ids
     return tf.where(present, ids, tf.constant(MISSING_ID, tf.int32))

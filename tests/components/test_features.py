@@ -1,9 +1,12 @@
+import datetime
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from components import features
-from components.features import Column
+from components.features import Column, SplitWriter, time_parts
 from trainer.errors import SettingError
 
 
@@ -118,3 +121,43 @@ def test_a_float_label_is_a_quantity():
     label = features.label_feature("y", "float", np.array([1.0, 2.0, 4.0]), task="auto")
     assert label.task == "regression"
     assert label.mean == pytest.approx(7 / 3)
+
+
+def times_columns(folder: Path, *, days: int, first: str = "2013-01-01") -> Path:
+    """Write 40 rows a day over so many days, at hours 5 and 17, as a column ``when``."""
+    start = datetime.datetime.fromisoformat(first)
+    texts = [
+        (start + datetime.timedelta(days=day, hours=hour)).isoformat() + "Z"
+        for day in range(days)
+        for hour in (5, 17)
+        for _ in range(20)
+    ]
+    writer = SplitWriter(folder, [Column("when", "string")], rows=len(texts))
+    lists = pa.array([[one.encode()] for one in texts], pa.large_list(pa.large_binary()))
+    writer.add(pa.RecordBatch.from_arrays([lists], ["when"]))
+    writer.close()
+    return folder
+
+
+def test_times_as_text_are_read_as_parts_that_come_again(tmp_path):
+    folder = times_columns(tmp_path / "a", days=60)
+    found = {one.part: one for one in time_parts(folder, "when", is_by_time=False)}
+    assert set(found) == {"date", "month", "day", "weekday", "hour"}
+    assert found["hour"].vocabulary == ("05", "17")
+    assert set(found["weekday"].vocabulary) == set("1234567")
+    assert len(found["date"].vocabulary) == 60
+    assert all(one.column == "when" for one in found.values())
+    # Of later rows, date, month and day are none that were learned from.
+    later = time_parts(folder, "when", is_by_time=True)
+    assert [one.part for one in later] == ["weekday", "hour"]
+    long = times_columns(tmp_path / "b", days=800)
+    assert "month" in [one.part for one in time_parts(long, "when", is_by_time=True)]
+
+
+def test_other_texts_are_no_times(tmp_path):
+    writer = SplitWriter(tmp_path, [Column("when", "string")], rows=40)
+    lists = [[f"2013-01-{at % 28 + 1:02}x".encode()] for at in range(40)]
+    values = pa.array(lists, pa.large_list(pa.large_binary()))
+    writer.add(pa.RecordBatch.from_arrays([values], ["when"]))
+    writer.close()
+    assert time_parts(tmp_path, "when", is_by_time=False) == []

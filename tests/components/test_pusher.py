@@ -147,7 +147,14 @@ def run_component(tmp_path: Path, model: Path, *, blessed: int, remedy: str = "t
         "model": standard_artifacts.Model(),
         "blessing": standard_artifacts.ModelBlessing(),
         "pushed": standard_artifacts.PushedModel(),
+        "examples": standard_artifacts.Examples(),
+        "statistics": standard_artifacts.ExampleStatistics(),
+        "schema": standard_artifacts.Schema(),
+        "evaluation": standard_artifacts.ModelEvaluation(),
+        "model_run": standard_artifacts.ModelRun(),
     }
+    for name in ("examples", "statistics", "schema", "evaluation", "model_run"):
+        artifacts[name].uri = str(tmp_path / name)
     artifacts["model"].uri = str(model.parent)
     artifacts["blessing"].set_int_custom_property("blessed", blessed)
     artifacts["blessing"].set_string_custom_property("blessing_message", "loss 0.6 is above 0.5")
@@ -155,7 +162,7 @@ def run_component(tmp_path: Path, model: Path, *, blessed: int, remedy: str = "t
         artifacts["blessing"].set_string_custom_property("blessing_remedy", remedy)
     artifacts["pushed"].uri = str(tmp_path / "pushed")
     Pusher_Executor().Do(
-        {name: [artifacts[name]] for name in ("model", "blessing")},
+        {name: [one] for name, one in artifacts.items() if name != "pushed"},
         {"pushed": [artifacts["pushed"]]},
         {"settings": json.dumps({"destination": str(tmp_path / "models")}), "fingerprint": "{}"},
     )
@@ -169,7 +176,9 @@ def test_the_component_pushes_a_blessed_model_as_tfx_does(tmp_path, model, monke
     assert pushed.get_int_custom_property("pushed") == 1
     assert pushed.get_string_custom_property("pushed_destination") == destination
     assert pushed.get_string_custom_property("pushed_version") == "1"
-    assert files(tmp_path / "pushed") == files(tmp_path / "models" / "1") == FILES
+    beside = ["card.md", "pipeline.toml"]  # nothing else was made here to stand beside it
+    assert files(tmp_path / "pushed") == files(tmp_path / "models" / "1") == sorted(FILES + beside)
+    assert os.stat(destination).st_mode == os.stat(model).st_mode
     events, _ = read(tmp_path / "events.jsonl")
     assert [(one["event"], one["version"], one["path"]) for one in events] == [
         ("pushed", 1, destination)

@@ -1,6 +1,7 @@
 """The report's file: right values, nothing from outside, whole or absent."""
 
 import errno
+import html
 import os
 import subprocess
 import sys
@@ -21,11 +22,11 @@ HOSTILE = "</script><script>alert(1)</script>"
 class Blocks(HTMLParser):
     """Rows of cells and the text of each element that has an id."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.block, self.rows, self.attributes = "", {}, []
         self.text: dict[str, str] = {}
-        self.feed(html)
+        self.feed(page)
 
     def handle_starttag(self, element, attributes):
         found = dict(attributes)
@@ -185,3 +186,31 @@ def test_the_report_imports_neither_tensorflow_nor_tfx():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"
+
+
+def test_what_an_evaluation_shows_is_drawn_with_its_numbers(write, penguins):
+    evaluation = {
+        "blessed": False,
+        "reason": "loss 0.4 is not below the baseline's 0.3",
+        "remedy": "give more rows",
+        "intervals": {"loss": [0.39, 0.43], "auc": None},
+        "confusion": {"classes": ["0", "1"], "rows": [[30, 4], [5, 30]]},
+        "calibration": [
+            {"from": 0.0, "to": 0.1, "rows": 30, "confidence": 0.05, "share": 0.07},
+            {"from": 0.9, "to": 1.0, "rows": 39, "confidence": 0.95, "share": 0.91},
+        ],
+        "slices": [
+            {"column": "sex", "value": "<b>", "rows": 35, "metrics": {"loss": 0.5, "auc": None},
+             "baseline": {}, "intervals": {"loss": [0.4, 0.6]}},
+        ],
+    }  # fmt: skip
+    page = write(penguins, metrics={"loss": 0.41}, baseline={"loss": 0.55}, evaluation=evaluation)
+    assert Blocks(page).row("metrics", "Loss lower is better")[1] == "0.3900 to 0.4300"
+    for said in (
+        "The model is not pushed: loss 0.4 is not below the baseline&#x27;s 0.3; give more rows.",
+        "60 of 69 rows lie on the diagonal",
+        "model: 0.07 at confidence 0.05, 0.91 at confidence 0.95",
+        "[0.4000, 0.6000]",
+    ):
+        assert html.unescape(said) in html.unescape(page), said
+    assert "<b><b></b>" not in page

@@ -542,7 +542,7 @@ def test_a_server_that_is_away_keeps_no_run_waiting_and_gets_all_of_it_later(
         server.wait()
 
 
-def test_mlflow_is_imported_in_one_file_only():
+def test_mlflow_is_imported_in_two_files_only():
     house = Path(__file__).parents[2]
     importing = [
         str(path.relative_to(house))
@@ -550,4 +550,4 @@ def test_mlflow_is_imported_in_one_file_only():
         for path in (house / room).rglob("*.py")
         if re.search(r"^\s*(import|from) mlflow\b", path.read_text(), re.MULTILINE)
     ]
-    assert importing == ["components/tracking.py"]
+    assert sorted(importing) == ["components/registry.py", "components/tracking.py"]

@@ -1,4 +1,4 @@
-"""A Transformer over the columns of a row: a token a column, and one that asks.
+"""A Transformer over the columns of a row: a token a column, and one that asks; a linear part.
 
 Source: Gorishniy et al. 2021, arXiv:2106.11959 (FT-Transformer), with numbers through
 piecewise-linear encodings (Gorishniy et al. 2022, arXiv:2203.05556).
@@ -30,6 +30,10 @@ from trainer.settings import (
 from trainer.shard import Parameters
 from trainer.transform import FIRST_KNOWN_ID, encode_numbers, encoded_size
 
+SPEED = 10.0
+"""Of the linear part beside the rest: what is linear is learned before the rest learns noise."""
+FARTHEST = 5.0
+"""Standard deviations from the mean at which a number ends in the linear part."""
 HEAD_DEVIATION = 0.02
 """Small, so that a fresh model says little more than its bias, the label's shares in train."""
 
@@ -125,7 +129,11 @@ class TabularTransformer(keras.Model):
             Block(settings, name=f"block_{layer}", seed=seed, dtype=dtype, attention=attention)
             for layer in range(settings.layers)
         ]
-        self.head = Head(settings.width, prior_logits(features.label), seed=seed, dtype=dtype)
+        prior = prior_logits(features.label)
+        self.head = Head(settings.width, prior, seed=seed, dtype=dtype)
+        self.straight = (
+            Straight(features.numbers, len(prior), dtype=dtype) if features.numbers else None
+        )
         self.built = True
 
     def call(
@@ -159,7 +167,11 @@ class TabularTransformer(keras.Model):
             tokens = self.run.run(
                 layer, block, tokens, *seeds, training=training, first_only=layer == last
             )
-        return self.run.once(self.head, tokens[:, 0])
+        logits = self.run.once(self.head, tokens[:, 0])
+        if self.straight is None:
+            return logits
+        straight = self.straight
+        return logits + self.run.once(straight, *(inputs[name] for name in straight.reads))
 
 
 class Asking(keras.layers.Layer):
@@ -219,6 +231,36 @@ class NumberTokens(keras.layers.Layer):
         tokens = tf.einsum("bnk,nkw->bnw", tf.cast(encoded, self.compute_dtype), kernel)
         bias = tf.cast(self.bias.value, self.compute_dtype)
         return tokens + tf.reshape(bias, [len(self.numbers), self.width])
+
+
+class Straight(keras.layers.Layer):
+    """A linear map from the standardised numbers to the logits, in float32; 0 at the start.
+
+    What is linear is learned at once, and goes on beyond the values of the train split, where the
+    encoding of `NumberTokens` ends.
+    Source: the wide part of Cheng et al. 2016, arXiv:1606.07792.
+    """
+
+    reads = ("number_values", "number_present")
+
+    def __init__(
+        self, numbers: Sequence[NumberFeature], outputs: int, *, dtype: keras.DTypePolicy
+    ) -> None:
+        super().__init__(name="straight", dtype=dtype, autocast=False)
+        self.means = np.asarray([one.mean for one in numbers], np.float64)
+        self.scales = np.asarray([one.scale for one in numbers], np.float64)
+        self.kernel = self.add_weight(
+            shape=(len(numbers), outputs), initializer="zeros", name="kernel", autocast=False
+        )
+        self.built = True
+
+    def call(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
+        """Map float64 [B, n] and bool [B, n] to float32 [B, C]; a missing number counts as 0."""
+        known = tf.logical_and(present, tf.math.is_finite(values))
+        standard = tf.where(known, (values - self.means) / self.scales, tf.constant(0, tf.float64))
+        # So that one value of a column that is far out cannot outweigh all others.
+        near = tf.clip_by_value(standard, -FARTHEST, FARTHEST)
+        return SPEED * tf.matmul(tf.cast(near, tf.float32), self.kernel.value)
 
 
 class CategoryTokens(keras.layers.Layer):
