@@ -14,6 +14,8 @@ from pipeline.processes import Run
 from trainer.errors import from_facts
 
 TRACKING_SECONDS = 60.0
+ACCEPTED_LINES = 10
+"""Newest changes of the schema that a run is tagged with."""
 STATUS = {0: "succeeded", 3: "rejected", 130: "interrupted", 143: "interrupted"}
 _HOW = {"rejected": lines.REFUSED, "interrupted": lines.INTERRUPTED}
 _STATES = {"done": "ran", "cached": "cached", "failed": "failed"}
@@ -79,6 +81,8 @@ def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
         data = results.data_facts(outputs)
         if data:
             one.tell("data", **data)
+    from components import schema_file
+
     paths = {f"statistics/{name}.pb": str(path)
              for name, path in results.split_statistics(outputs).items()}  # fmt: skip
     tags = {}
@@ -86,6 +90,8 @@ def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
     if schema is not None:
         paths["schema.pbtxt"] = str(Path(schema.uri) / "schema.pbtxt")
         tags["digest.schema"] = fingerprint.file_digest(paths["schema.pbtxt"])
+        if accepted := schema_file.history(schema_file.read_text(paths["schema.pbtxt"])):
+            tags["schema.accepted"] = "\n".join(accepted[-ACCEPTED_LINES:])
     if task := results.task(outputs):
         tags["headrace.task"] = task
     one.tell("artifacts", paths=paths, tags=tags)
