@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -27,7 +27,7 @@ MAX_RECORD_BYTES = 64 << 20
 """A longer record is refused: it is a quote that nothing closes, and memory is bounded."""
 BOM = b"\xef\xbb\xbf"
 NAMED_LINES = 10
-_LF, _CR, _QUOTE, _COMMA = 10, 13, 34, 44
+LF, CR, _QUOTE, _COMMA = 10, 13, 34, 44
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def record_ends(data: bytes, *, is_last: bool) -> Ends:
         is_last: whether nothing comes after `data`.
     """
     array = np.frombuffer(data, np.uint8)
-    breaks = _line_breaks(data, array, is_last=is_last)
+    breaks = line_breaks(data, array, is_last=is_last)
     quotes = np.flatnonzero(array == _QUOTE) if b'"' in data else breaks[:0]
     if not len(quotes):
         return Ends(breaks + 1)
@@ -213,7 +213,7 @@ def record_ends(data: bytes, *, is_last: bool) -> Ends:
     opened = int(opens[-1]) if len(opens) > len(closes) else -1
     is_inside = np.searchsorted(opens, breaks) > np.searchsorted(closes, breaks)
     inner = closes[closes + 1 < len(data)]
-    followed = inner[~np.isin(array[inner + 1], (_COMMA, _LF, _CR, _QUOTE))]
+    followed = inner[~np.isin(array[inner + 1], (_COMMA, LF, CR, _QUOTE))]
     return Ends(breaks[~is_inside] + 1, opened, int(followed[0]) if len(followed) else -1)
 
 
@@ -228,15 +228,15 @@ def _wrong(found: Ends, data: bytes, *, is_last: bool) -> tuple[int, str] | None
     return None
 
 
-def _line_breaks(data: bytes, array: np.ndarray, *, is_last: bool) -> np.ndarray:
+def line_breaks(data: bytes, array: np.ndarray, *, is_last: bool) -> np.ndarray:
     """Return the offset of the last byte of each line break."""
-    breaks = np.flatnonzero(array == _LF)
+    breaks = np.flatnonzero(array == LF)
     if b"\r" not in data or data.count(b"\r\n") == data.count(b"\r"):
         return breaks
-    returns = np.flatnonzero(array == _CR)
+    returns = np.flatnonzero(array == CR)
     # At the end of the data, a line feed may still follow.
-    after = np.append(array[1:], 0 if is_last else _LF)
-    return np.union1d(breaks, returns[after[returns] != _LF])
+    after = np.append(array[1:], 0 if is_last else LF)
+    return np.union1d(breaks, returns[after[returns] != LF])
 
 
 def _cells(data: bytes, array: np.ndarray, quotes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -248,7 +248,7 @@ def _cells(data: bytes, array: np.ndarray, quotes: np.ndarray) -> tuple[np.ndarr
     """
     opens, closes = quotes[0::2], quotes[1::2]
     before = array[opens - 1]
-    regular = np.isin(before, (_COMMA, _LF, _CR, _QUOTE)) | (opens == 0)
+    regular = np.isin(before, (_COMMA, LF, CR, _QUOTE)) | (opens == 0)
     if regular.all():
         return opens, closes
     return _irregular_cells(data, quotes.tolist())
@@ -357,14 +357,3 @@ def _not_utf8(where: str, column: str, cell: str) -> DataFileError:
         holds=f"the byte 0x{_byte_of(cell) or 0:02X}",
         right="save the file in UTF-8",
     )
-
-
-def lines_of(path: Path, rows: Iterable[int]) -> list[int]:
-    """Return the line at which each of these rows begins; rows count from 0, lines from 1."""
-    wanted = sorted(set(rows))
-    found: dict[int, int] = {}
-    for row, (line, _, _) in enumerate(records(path), start=-1):
-        if not wanted or row > wanted[-1]:
-            break
-        found.update({row: line} if row == wanted[len(found)] else {})
-    return [found[row] for row in wanted]

@@ -9,21 +9,24 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.artifact import Artifact
 
-from components import checks, column_types, evidence, text_choice, verdict
+from components import anomalous_rows, checks, column_types, evidence, text_choice, verdict
 from components.anomalies import read_anomalies
+from components.anomalous_rows import RowsFile
 from components.checks import KINDS, Split
-from components.evidence import Check, Evidence, Row
+from components.evidence import Check, Evidence, Row, Rows
 from components.expectations import Expectations
 from components.file_columns import File, differing, short_name
 from components.row_sources import place_names, rows_of
@@ -40,7 +43,10 @@ CHANCE = 1e-4
 
 
 class DataVerdict(Artifact):
-    """The gate's verdict: ``anomalies.json``, a list of anomalies that did not stop the run."""
+    """The gate's verdict: ``anomalies.json``, a list of anomalies that did not stop the run.
+
+    Where rows show them, ``anomalous_rows.parquet`` names every one.
+    """
 
     TYPE_NAME = "DataVerdict"
 
@@ -92,7 +98,7 @@ def run_gate(data: Data, folder: str, settings: dict[str, Any]) -> None:
     Raises:
         DataRefused: when an anomaly stops the run.
     """
-    found = inspect(data, settings)
+    found = inspect(data, settings, folder=folder)
     facts = [one.facts() for one in found]
     for one in facts:
         journal.append(os.environ.get("HEADRACE_EVENTS", ""), "anomaly", **one)
@@ -100,13 +106,20 @@ def run_gate(data: Data, folder: str, settings: dict[str, Any]) -> None:
     for place in (folder, os.environ.get("HEADRACE_RUN_DIR", "")):
         if place:
             _write(Path(place) / VERDICT_FILE, json.dumps(facts, ensure_ascii=False, indent=1))
+            _copy(Path(folder) / anomalous_rows.FILE, Path(place))
     if found and found[0].severity == "stop":
         refused = verdict.refusal(found)
         raise refused
 
 
-def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
-    """Return the anomalies that count, with rows and places, those that stop first."""
+def inspect(data: Data, settings: dict[str, Any], *, folder: str = "") -> list[Anomaly]:
+    """Return the anomalies that count, with rows and places, those that stop first.
+
+    Args:
+        data: what to judge.
+        settings: as for `run_gate`.
+        folder: gets ``anomalous_rows.parquet`` where rows show any; empty: nothing is written.
+    """
     values = read_values(data.statistics)
     splits = [
         Split.of(name, read_statistics(data.statistics, name), values.get(name, {}))
@@ -134,7 +147,7 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         # What a rule ignores is not looked for.
         counted = _judge(told, settings)
         found = _with_evidence(
-            counted, data=data, expected=expected, splits=splits, settings=settings
+            counted, data=data, expected=expected, splits=splits, settings=settings, folder=folder
         )
         if _is_inferred(expected, data, settings):
             return _judge(found, settings, functools.partial(_may_be_chance, settings["split"]))
@@ -244,6 +257,7 @@ def _with_evidence(
     expected: Expectations,
     splits: Sequence[Split],
     settings: dict[str, Any],
+    folder: str,
 ) -> list[Anomaly]:
     """Return the anomalies with their rows, places and values; none that no row shows."""
     looked = [_check(one, expected, splits=splits, label=settings["label"]) for one in found]
@@ -252,12 +266,34 @@ def _with_evidence(
         return list(found)
     columns = sorted({name for check in wanted for name in check.columns})
     rows = rows_of(settings, columns, examples=data.examples, splits=data.splits)
-    gathered = iter(evidence.gather(wanted, rows))
+    told = [one for one, check in zip(found, looked, strict=True) if check]
+    gathered = iter(_gather(wanted, rows, told, settings=settings, folder=folder))
     pairs = [
         (one, next(gathered) if check else None) for one, check in zip(found, looked, strict=True)
     ]
     first = [row for _, what in pairs if what for row in what.first]
     return _believed(pairs, splits, names=place_names(first, settings["files"]))
+
+
+def _gather(
+    checks: Sequence[Check],
+    rows: Iterable[Rows],
+    anomalies: Sequence[Anomaly],
+    *,
+    settings: dict[str, Any],
+    folder: str,
+) -> list[Evidence]:
+    """Return the evidence of each check; every row that shows one is written into `folder`."""
+    if not folder:
+        return evidence.gather(checks, rows)
+    with RowsFile(Path(folder) / anomalous_rows.FILE, settings["files"]) as file:
+
+        def tell(number: int, batch: Rows, shown: np.ndarray) -> None:
+            # The check of a copy looks for rows that differ from the label.
+            if anomalies[number].kind != "LABEL_COPY":
+                file.add(number, anomalies[number], checks[number], batch, shown)
+
+        return evidence.gather(checks, rows, tell)
 
 
 def _believed(
@@ -311,7 +347,16 @@ def _check(
         known = [value for value, _ in splits[0].values[label]]
         return Check((label,), one.split, evidence.is_not_in(label, known))
     shows = expected.shows(one)
-    return Check((one.feature,), one.split, shows) if shows else None
+    return Check((expected.looks_at(one),), one.split, shows) if shows else None
+
+
+def _copy(path: Path, folder: Path) -> None:
+    """Copy a file whole, where it is there, into another folder than its own."""
+    if path.is_file() and path.parent != folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{path.name}.part"
+        shutil.copyfile(path, part)
+        os.replace(part, folder / path.name)
 
 
 def _write(path: Path, text: str) -> None:

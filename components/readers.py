@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from components import column_types, csv_files, csv_records, documents, parquet_files
 from components.column_types import Layout, Nulls, Seen
+from components.csv_lines import Lines
 from components.file_columns import short_name
 from trainer.errors import DataFileError
 
@@ -379,7 +380,7 @@ def places(path: Path, rows: Iterable[int]) -> list[str]:
     if documents.is_document(path):
         return [str(path) for _ in wanted]
     if is_csv(path):
-        return [f"{path}:{line}" for line in csv_records.lines_of(path, wanted)]
+        return [f"{path}:{line}" for line in Lines(path).of(np.array(wanted, np.int64)).tolist()]
     return [f"{path}:row {row + 1}" for row in wanted]
 
 

@@ -5,11 +5,12 @@ They come from the source files, with their places; where those are not at hand,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from components import evidence, readers, split
 from components.evidence import Row, Rows
@@ -68,11 +69,11 @@ def file_rows(
                 held_back = is_eval(batch.take(rows))
                 return held_back if name == "eval" else ~held_back
 
-            names = [name for name in columns if name in batch.schema.names]
             found = {
-                name: batch.column(batch.schema.get_field_index(name))
-                for name in names
-                if name not in source.layout.lists
+                name: column
+                for name in columns
+                if (column := _column(batch, name, lambda one: one)) is not None
+                and not pa.types.is_large_list(column.type)
             }
             yield Rows(batch.num_rows, found, is_in, file=part.path, first=first)
             first += batch.num_rows
@@ -87,11 +88,22 @@ def example_rows(examples: str, splits: Sequence[str], columns: Sequence[str]) -
                 return np.full(len(rows), name == here)
 
             found = {
-                name: evidence.plain(batch.column(batch.schema.get_field_index(name)))
+                name: column
                 for name in columns
-                if name in batch.schema.names
+                if (column := _column(batch, name, evidence.plain)) is not None
             }
             yield Rows(batch.num_rows, found, is_in)
+
+
+def _column(
+    batch: pa.RecordBatch, name: str, values: Callable[[pa.Array], pa.Array]
+) -> pa.Array | None:
+    """Return a column, or how many values another one has; None where it is not there."""
+    at = batch.schema.get_field_index(name.removeprefix(evidence.LENGTH))
+    if at < 0:
+        return None
+    column = batch.column(at)
+    return evidence.lengths(column) if name.startswith(evidence.LENGTH) else values(column)
 
 
 def place_names(rows: Iterable[Row], files: Sequence[str]) -> dict[Row, str]:

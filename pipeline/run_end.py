@@ -167,6 +167,7 @@ def _write_report(
                 "error": result["error"],
                 "examples": result["examples"],
                 "training": result["training"],
+                **_anomalous_rows(one),
                 "settings": one.config.flat(),
             },
         )
@@ -175,6 +176,12 @@ def _write_report(
         return str(path) if path.exists() else None
     one.tell("report", path=str(path))
     return str(path)
+
+
+def _anomalous_rows(one: Run) -> dict[str, str]:
+    """Return where every row stands that shows an anomaly, for the report."""
+    path = one.folder / "anomalous_rows.parquet"
+    return {"all anomalous rows": str(path)} if path.is_file() else {}
 
 
 def _tracked(one: Run, records: cache.Records) -> dict[str, Any] | None:
