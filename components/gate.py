@@ -22,9 +22,18 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.artifact import Artifact
 
-from components import anomalous_rows, checks, column_types, evidence, text_choice, verdict
+from components import (
+    anomalous_rows,
+    baseline,
+    checks,
+    column_types,
+    evidence,
+    text_choice,
+    verdict,
+)
 from components.anomalies import read_anomalies
 from components.anomalous_rows import RowsFile
+from components.baseline import Comparison
 from components.checks import KINDS, Split
 from components.evidence import Check, Evidence, Row, Rows
 from components.expectations import Expectations
@@ -93,7 +102,8 @@ def run_gate(data: Data, folder: str, settings: dict[str, Any]) -> None:
         data: what to judge.
         folder: place of the DataVerdict artifact.
         settings: files, label, task, ignore, null_values, split, on_anomaly, rules, global_batch;
-            where a text is read, model, text, sequence and vocabulary as well.
+            drift, skew and baseline, see `baseline.compare`; where a text is read, model, text,
+            sequence and vocabulary as well.
 
     Raises:
         DataRefused: when an anomaly stops the run.
@@ -134,8 +144,11 @@ def inspect(data: Data, settings: dict[str, Any], *, folder: str = "") -> list[A
         null = column_types.nulls(settings["null_values"]).number
         expected = Expectations(read_schema(data.schema), null)
         tfdv = [one for name in data.splits for one in read_anomalies(data.anomalies, name)]
+        compared = baseline.compare(splits, expected.schema, settings)
+        _keep(compared, folder)
         own = [
             *found,
+            *compared.anomalies,
             *_own_checks(splits, settings, text=text),
             *_differing_files(data.examples, settings),
         ]
@@ -183,15 +196,33 @@ def _may_be_chance(split: Mapping[str, Any], one: Anomaly) -> bool:
     )
 
 
+def _keep(compared: Comparison, folder: str) -> None:
+    """Write ``drift.json``, and tell what is to be said of the baseline."""
+    if not folder:
+        return
+    text = json.dumps(compared.facts(), ensure_ascii=False, indent=1)
+    for place in (folder, os.environ.get("HEADRACE_RUN_DIR", "")):
+        if place:
+            _write(Path(place) / baseline.FILE, text)
+    events = os.environ.get("HEADRACE_EVENTS", "")
+    if compared.run or compared.said:
+        journal.append(events, "baseline", run=compared.run, said=compared.said)
+    for said in compared.said:
+        if said != baseline.NONE:
+            journal.append(events, "warning", id="DataGate", message=said)
+
+
 def _judge(
     found: Sequence[Anomaly],
     settings: dict[str, Any],
     may_be_chance: Callable[[Anomaly], bool] = lambda _: False,
 ) -> list[Anomaly]:
+    # The newest rows differ from the older ones for that reason alone.
+    by_time = {"SKEW": "warn"} if settings["split"]["by"] == "time" else {}
     return verdict.judge(
         found,
         on_anomaly=settings["on_anomaly"],
-        rules=settings["rules"],
+        rules={**by_time, **settings["rules"]},
         ignored=settings["ignore"],
         may_be_chance=may_be_chance,
     )

@@ -21,11 +21,16 @@ from trainer.errors import InputError
 TYPES = {"int": schema_pb2.INT, "float": schema_pb2.FLOAT, "string": schema_pb2.BYTES}
 LISTED_VALUES = 100
 """A new text column with more distinct values than this gets no list of them."""
+MOVED = ("DRIFT", "SKEW", "LABEL_SHIFT")
 WHERE = "--accept"
 
 
 def accept(
-    schema: schema_pb2.Schema, feature: str, kind: str, splits: Sequence[Split]
+    schema: schema_pb2.Schema,
+    feature: str,
+    kind: str,
+    splits: Sequence[Split],
+    distances: Sequence[Mapping[str, Any]] = (),
 ) -> schema_pb2.Schema:
     """Return the schema with one anomaly of one column accepted.
 
@@ -34,6 +39,7 @@ def accept(
         feature: the column; empty where the anomaly concerns all rows.
         kind: a key of `verdict.KINDS`.
         splits: the statistics of the data that showed it.
+        distances: how far its columns had moved, as `drift.Distance.facts` tells.
 
     Raises:
         InputError: no change of the schema lets it pass, or only one that accepts everything.
@@ -60,6 +66,8 @@ def accept(
         )
     if found is None:
         after.feature.append(_seen_feature(feature, splits))
+    elif kind in MOVED:
+        _moved(found, kind, distances)
     else:
         CHANGES[kind](after, found, splits)
         _require_bounds(schema, after, feature, kind)
@@ -310,6 +318,26 @@ def _row_count(schema: schema_pb2.Schema, splits: Sequence[Split]) -> None:
         limits.max_examples_count = max(limits.max_examples_count, *rows)
 
 
+def _moved(feature: schema_pb2.Feature, kind: str, distances: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a column's own threshold to how far it has moved.
+
+    Raises:
+        InputError: that is not known.
+    """
+    measured = [one for one in distances if (one["feature"], one["kind"]) == (feature.name, kind)]
+    if not measured:
+        raise InputError(
+            "it is not known how far the column moved",
+            where=WHERE,
+            holds=f"{feature.name}:{kind}",
+            right="run again, and accept what that run says",
+        )
+    comparator = feature.skew_comparator if kind == "SKEW" else feature.drift_comparator
+    is_text = measured[0]["measure"] == "L-infinity"
+    limits = comparator.infinity_norm if is_text else comparator.jensen_shannon_divergence
+    limits.threshold = math.ceil(measured[0]["distance"] * 1e6) / 1e6
+
+
 Change = Callable[[schema_pb2.Schema, schema_pb2.Feature, Sequence[Split]], None]
 CHANGES: Mapping[str, Change] = {
     "UNEXPECTED_VALUES": _unexpected_values,
@@ -323,4 +351,5 @@ CHANGES: Mapping[str, Change] = {
     "NOT_FINITE": _not_finite,
     "UNIQUE_VALUES": _unique_values,
     "ROW_COUNT": _column_missing,  # of all rows, not of a column
+    **dict.fromkeys(MOVED, _column_missing),  # by distances, not by statistics
 }

@@ -145,6 +145,43 @@ class DataSettings:
         )
 
 
+def _require_shares(one: Any) -> None:
+    for name, value in {"threshold": one.threshold, **one.thresholds}.items():
+        at = name if name == "threshold" else "thresholds"
+        require(0 <= value <= 1, at, f"must be from 0 to 1; it holds {value}")
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """How far the train split may lie from that of the last data that passed."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    baseline: Literal["last-passed", "none"] = key(
+        "last-passed", "the last data of this pipeline that passed the gate; none: not compared"
+    )
+    threshold: float = key(
+        0.1, "greatest distance, 0 to 1: L-infinity of texts, Jensen-Shannon of numbers"
+    )
+    thresholds: dict[str, float] = key(dict, "of single columns")
+
+    def __post_init__(self) -> None:
+        _require_shares(self)
+
+
+@dataclass(frozen=True)
+class SkewSettings:
+    """How far the eval split may lie from the train split."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    threshold: float = key(0.1, "greatest distance of eval from train, as for drift")
+    thresholds: dict[str, float] = key(dict, "of single columns")
+
+    def __post_init__(self) -> None:
+        _require_shares(self)
+
+
 @dataclass(frozen=True)
 class ValidationSettings:
     """When the data gate refuses."""
@@ -156,6 +193,10 @@ class ValidationSettings:
     rules: dict[str, Literal["stop", "warn", "ignore"]] = key(
         dict, 'apart from that, by kind, feature or "feature:kind": stop, warn or ignore'
     )
+    drift: DriftSettings = key(
+        DriftSettings, "how far train may lie from the last data that passed"
+    )
+    skew: SkewSettings = key(SkewSettings, "how far eval may lie from train")
 
     def __post_init__(self) -> None:
         require(

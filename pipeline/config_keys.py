@@ -20,8 +20,6 @@ from pipeline.config_file import Key
 from trainer.errors import SettingError
 
 NOT_YET = (
-    "validation.drift",
-    "validation.skew",
     "checkpoint.remote",
     "tracking.register",
     "beam",

@@ -104,6 +104,8 @@ def _data_gate(config: PipelineConfig, files: list[str]) -> Settings:
         "vocabulary": config.model.vocabulary,
         "on_anomaly": config.validation.on_anomaly,
         "rules": dict(config.validation.rules),
+        "drift": to_json(config.validation.drift),
+        "skew": to_json(config.validation.skew),
         "global_batch": config.training.global_batch,
     }
 
@@ -173,6 +175,8 @@ NODES: tuple[Node, ...] = (
             "data.ignore",
             "validation.on_anomaly",
             "validation.rules",
+            "validation.drift",
+            "validation.skew",
             "training.global_batch",
         ),
         text_keys=("model.kind", "model.sequence", "model.vocabulary", *CHOICE),

@@ -147,6 +147,9 @@ def _write_report(
     if not statistics:
         return None
     path = one.config.folder / "report.html"
+    compared = results.drift(outputs, one.folder)
+    if compared.get("statistics") and Path(compared["statistics"]).is_file():
+        statistics[f"train of run {compared['baseline']}"] = Path(compared["statistics"])
     schema = outputs.get("SchemaGen", {}).get("schema")
     try:
         report.write_report(
@@ -154,6 +157,7 @@ def _write_report(
             title=one.config.name,
             statistics=statistics,
             anomalies=result["anomalies"],
+            drift=compared,
             schema=Path(schema.uri) / "schema.pbtxt" if schema else None,
             label=one.config.data.label,
             ignored=list(one.config.data.ignore),

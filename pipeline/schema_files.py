@@ -16,7 +16,7 @@ from components import schema_file, schema_freeze, schema_update, verdict
 from components.checks import Split
 from components.schema_freeze import Extras
 from components.schema_words import differences, domains_of, expectation
-from pipeline import cache, config_keys, processes
+from pipeline import cache, config_keys, processes, results
 from pipeline.config import PipelineConfig
 from trainer.errors import InputError, SettingError
 
@@ -42,6 +42,11 @@ class LastRun:
         """Return the statistics of both splits."""
         place = self.outputs["StatisticsGen"]["statistics"].uri
         return [Split.read(place, name) for name in SPLITS]
+
+    def distances(self, config: PipelineConfig) -> list[dict[str, Any]]:
+        """Return how far the columns had moved."""
+        folder = config.folder / "logs" / self.number
+        return results.drift(self.outputs, folder).get("distances", [])
 
 
 def last_run(config: PipelineConfig) -> LastRun:
@@ -184,7 +189,7 @@ def update(
     run = last_run(config)
     lines = []
     for feature, kind in [_anomaly(one, run) for one in accepts]:
-        after = schema_update.accept(schema, feature, kind, run.splits())
+        after = schema_update.accept(schema, feature, kind, run.splits(), run.distances(config))
         said = differences(schema, after)
         if not said:
             raise InputError(
