@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from components import documents, readers
 from components.csv_lines import Lines
+from components.csv_records import Dialect
 from components.evidence import Check, Rows
 from components.file_columns import short_name
 from components.verdict import Anomaly
@@ -43,9 +44,11 @@ class RowsFile:
     Args:
         path: the file.
         files: all data files, for their short names.
+        dialect: how CSV files are written.
     """
 
-    def __init__(self, path: Path, files: Sequence[str]) -> None:
+    def __init__(self, path: Path, files: Sequence[str], dialect: Dialect) -> None:
+        self._dialect = dialect
         self._path = path
         self._part = path.with_name(f".{path.name}.part")
         self._files = files
@@ -91,7 +94,7 @@ class RowsFile:
         if documents.is_document(path):
             places = _same(name, len(rows))
         elif readers.is_csv(path):
-            lines = self._lines.setdefault((path, number), Lines(path)).of(absolute)
+            lines = self._lines.setdefault((path, number), Lines(path, self._dialect)).of(absolute)
             places = pa.array([f"{name}:{line}" for line in lines.tolist()], pa.string())
         else:
             places = pa.array([f"{name}:row {row}" for row in (absolute + 1).tolist()], pa.string())

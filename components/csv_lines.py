@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from components import csv_records
+from components.csv_records import PLAIN, Dialect
 
 
 class Lines:
@@ -16,8 +17,8 @@ class Lines:
     A row that was passed by cannot be asked for any more; a new `Lines` begins at the first.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._blocks = _lines(path)
+    def __init__(self, path: Path, dialect: Dialect = PLAIN) -> None:
+        self._blocks = _lines(path, dialect)
         self._first, self._lines = 0, np.zeros(0, np.int64)
 
     def of(self, rows: np.ndarray) -> np.ndarray:
@@ -38,14 +39,14 @@ class Lines:
         return found
 
 
-def _lines(path: Path) -> Generator[np.ndarray, None, None]:
+def _lines(path: Path, dialect: Dialect) -> Generator[np.ndarray, None, None]:
     """Yield for each block of a file the line that each of its rows begins on."""
     before = -1
-    for start, data in csv_records.blocks(path):
+    for start, data in csv_records.blocks(path, dialect=dialect):
         if before < 0:
-            before = _breaks_of_header(path, start)
+            before = _breaks_of_header(path, start, dialect)
         array = np.frombuffer(data, np.uint8)
-        ends = csv_records.record_ends(data, is_last=True).ends
+        ends = csv_records.record_ends(data, is_last=True, dialect=dialect).ends
         if not len(ends) or ends[-1] < len(data):
             ends = np.append(ends, len(data))
         begins = np.concatenate([[0], ends[:-1]])
@@ -56,9 +57,9 @@ def _lines(path: Path) -> Generator[np.ndarray, None, None]:
         before += len(breaks)
 
 
-def _breaks_of_header(path: Path, start: int) -> int:
+def _breaks_of_header(path: Path, start: int, dialect: Dialect) -> int:
     """Return the number of line breaks before the first row, in as many bytes."""
-    with csv_records.open_bytes(path) as file:
+    with csv_records.open_bytes(path, dialect) as file:
         data = file.read(start)
         array = np.frombuffer(data, np.uint8)
         return len(csv_records.line_breaks(data, array, is_last=True)) if data else 0

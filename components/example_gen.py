@@ -30,6 +30,7 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
 from components import example_records, readers, split
+from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
 from trainer import journal
@@ -52,7 +53,7 @@ def ExampleGen(
 
     Args:
         examples: gets ``Split-train``, ``Split-eval`` and ``rows.json``.
-        settings: JSON text of files, label, null_values and split.
+        settings: JSON text of files, label, null_values, csv and split.
         fingerprint: JSON text of what a cached result depends on.
         beam_pipeline: runs the parts.
     """
@@ -64,10 +65,10 @@ def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | N
 
     Args:
         examples: the artifact to fill.
-        told: files, label, null_values and split.
+        told: files, label, null_values, csv and split.
         pipeline: runs the parts; without one they run in this thread's pool.
     """
-    source = readers.inspect(told["files"], told["null_values"])
+    source = readers.inspect(told["files"], told["null_values"], Dialect(**told.get("csv", {})))
     _warn(source.layout.warnings)
     is_eval = split.by_settings(
         told["split"],
@@ -133,7 +134,9 @@ class Shards:
         try:
             return self._is_eval(batch)
         except split.RowRefused as error:
-            (place,) = readers.places(part.path, [part.first + before + error.row])
+            (place,) = readers.places(
+                part.path, [part.first + before + error.row], self.source.dialect
+            )
             raise error.at(place) from error
 
     def _count(self, part: Part, counts: Counter[str]) -> None:

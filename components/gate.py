@@ -38,7 +38,7 @@ from components.checks import KINDS, Split
 from components.evidence import Check, Evidence, Row, Rows
 from components.expectations import Expectations
 from components.file_columns import File, differing, short_name
-from components.row_sources import place_names, rows_of
+from components.row_sources import dialect_of, place_names, rows_of
 from components.schema import infer_schema, read_schema
 from components.split import differs_by_design
 from components.statistics import read_rows, read_statistics, read_values
@@ -303,7 +303,9 @@ def _with_evidence(
         (one, next(gathered) if check else None) for one, check in zip(found, looked, strict=True)
     ]
     first = [row for _, what in pairs if what for row in what.first]
-    return _believed(pairs, splits, names=place_names(first, settings["files"]))
+    return _believed(
+        pairs, splits, names=place_names(first, settings["files"], dialect_of(settings))
+    )
 
 
 def _gather(
@@ -317,7 +319,9 @@ def _gather(
     """Return the evidence of each check; every row that shows one is written into `folder`."""
     if not folder:
         return evidence.gather(checks, rows)
-    with RowsFile(Path(folder) / anomalous_rows.FILE, settings["files"]) as file:
+    with RowsFile(
+        Path(folder) / anomalous_rows.FILE, settings["files"], dialect_of(settings)
+    ) as file:
 
         def tell(number: int, batch: Rows, shown: np.ndarray) -> None:
             # The check of a copy looks for rows that differ from the label.

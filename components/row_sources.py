@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from components import evidence, readers, split
+from components.csv_records import Dialect
 from components.evidence import Row, Rows
 from components.readers import Source
 from components.statistics import read_examples
@@ -25,23 +26,28 @@ def rows_of(
     """Return the rows of all splits, as batches.
 
     Args:
-        settings: files, null_values and split.
+        settings: files, null_values, csv and split.
         columns: which columns.
         examples: place of the Examples artifact.
         splits: names of the splits.
     """
-    source = _open(settings["files"], settings["null_values"])
+    source = _open(settings["files"], settings["null_values"], dialect_of(settings))
     if source is None:
         return example_rows(examples, splits, columns)
     return file_rows(source, settings["split"], columns)
 
 
-def _open(files: Sequence[str], null_values: Sequence[str]) -> Source | None:
+def dialect_of(settings: Mapping[str, Any]) -> Dialect:
+    """Return how the CSV files of these settings are written."""
+    return Dialect(**settings.get("csv", {}))
+
+
+def _open(files: Sequence[str], null_values: Sequence[str], dialect: Dialect) -> Source | None:
     """Return the source files, None where one of them cannot be read."""
     if not files or not all(Path(path).is_file() for path in files):
         return None
     try:
-        return readers.inspect(files, null_values)
+        return readers.inspect(files, null_values, dialect)
     except (InputError, OSError):
         return None
 
@@ -106,7 +112,7 @@ def _column(
     return evidence.lengths(column) if name.startswith(evidence.LENGTH) else values(column)
 
 
-def place_names(rows: Iterable[Row], files: Sequence[str]) -> dict[Row, str]:
+def place_names(rows: Iterable[Row], files: Sequence[str], dialect: Dialect) -> dict[Row, str]:
     """Return what each row is called: ``file:line``, or ``file:row N`` for Parquet.
 
     A file is named as seen from the folder that all files are in.
@@ -116,6 +122,6 @@ def place_names(rows: Iterable[Row], files: Sequence[str]) -> dict[Row, str]:
         by_file.setdefault(path, set()).add(row)
     named: dict[Row, str] = {}
     for path, wanted in by_file.items():
-        places = readers.short_places(path, wanted, files)
+        places = readers.short_places(path, wanted, files, dialect)
         named |= {(path, row): one for row, one in zip(sorted(wanted), places, strict=True)}
     return named

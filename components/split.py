@@ -1,7 +1,7 @@
 """Which rows are held back for evaluation: by hash, by time, or by a column that says so.
 
 By hash, a row's split depends on what the row holds and on nothing else: not on the order of rows,
-the number of files or their format. Equal rows share a split.
+the number of files or their format, nor on columns without a value. Equal rows share a split.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ def by_settings(
         return by_time(column, split["eval"], batches())
     if split["by"] == "column":
         return by_column(column)
-    columns = [column] if column else [one for one in layout.kinds if one not in layout.places]
+    columns = (
+        [column]
+        if column
+        else [one for one in layout.kinds if one not in layout.places | layout.empty]
+    )
     return by_hash(columns, split["eval"])
 
 
@@ -121,6 +125,8 @@ def hash_rows(batch: pa.RecordBatch, columns: Iterable[str]) -> np.ndarray:
 
 def _value_hashes(column: pa.Array) -> np.ndarray:
     if pa.types.is_large_list(column.type):
+        if pa.types.is_floating(column.type.value_type):
+            column = column.cast(pa.large_list(pa.float32()))
         return np.array([_text_hash(repr(one or [])) for one in column.to_pylist()], np.uint64)
     present = np.asarray(pc.is_valid(column))
     if pa.types.is_string(column.type):
@@ -138,10 +144,13 @@ def _number_bits(values: np.ndarray) -> np.ndarray:
     """Return int64 or float64 as uint64, the same for equal numbers of either type.
 
     So no row changes its split when a fraction in another row makes the column float, and minus
-    zero is zero.
+    zero is zero. Fractions are taken as float32, as which examples hold them.
     """
     if values.dtype == np.int64:
         return values.view(np.uint64)
+    with np.errstate(over="ignore"):
+        short = values.astype(np.float32).astype(np.float64)
+    values = np.where(values == np.floor(values), values, short)
     is_whole = (values == np.floor(values)) & (np.abs(values) < 2**63)
     integers = np.where(is_whole, values, 0).astype(np.int64)
     return np.where(is_whole, integers.view(np.uint64), values.view(np.uint64))

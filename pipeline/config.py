@@ -6,6 +6,7 @@ sentence that explains them, from which messages, written files and the README's
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -73,6 +74,13 @@ def _local_path(value: str) -> str:
     return value
 
 
+def _is_encoding(name: str) -> bool:
+    try:
+        return codecs.lookup(name)._is_text_encoding
+    except LookupError:
+        return False
+
+
 @dataclass(frozen=True)
 class SplitSettings:
     """Which rows are held back for evaluation."""
@@ -106,8 +114,9 @@ class DataSettings:
         tuple[str, ...], BeforeValidator(_as_tuple), Words("a path or a list of paths")
     ] = field(
         metadata={
-            "help": "a path, a folder, a glob, or a list of them: .csv(.gz) .parquet, or text "
-            "documents: .txt .md .rst .py, each also as .gz"
+            "help": "a path, a folder, a glob, or a list of them, also at s3:// or gs://: "
+            ".csv(.gz, .zst) .parquet .tfrecord(.gz), or text documents: .txt .md .rst .py, each "
+            "also as .gz"
         }
     )
     label: str = key("", "the column to predict; must be set but for a causal-lm")
@@ -121,16 +130,32 @@ class DataSettings:
     null_values: tuple[str, ...] = key(
         ("", "NA", "NaN", "null"), "texts that stand for a missing value"
     )
+    delimiter: str = key(",", "of CSV files: one ASCII character between cells")
+    quote: str = key('"', "of CSV files: one ASCII character around cells that hold a delimiter")
+    encoding: str = key("utf-8", "of CSV files, as Python names it")
     split: SplitSettings = key(SplitSettings, "which rows are held back for evaluation")
 
     def __post_init__(self) -> None:
         require(bool(self.files), "files", "must name at least one file; it holds []")
         for one in self.files:
             require(
-                bool(one) and "://" not in one,
+                bool(one) and ("://" not in one or one.partition("://")[0] in {"s3", "gs"}),
                 "files",
-                f"must be a path of this machine, or a list of them; it holds {json.dumps(one)}",
+                f"must be a path of this machine, s3:// or gs://; it holds {json.dumps(one)}",
             )
+        for name in ("delimiter", "quote"):
+            value = getattr(self, name)
+            require(
+                len(value) == 1 and value.isascii() and value not in "\r\n",
+                name,
+                f"must be one ASCII character; it holds {json.dumps(value)}",
+            )
+        require(self.quote != self.delimiter, "quote", "must not be the delimiter")
+        require(
+            _is_encoding(self.encoding),
+            "encoding",
+            f"must name an encoding, such as latin-1; it holds {json.dumps(self.encoding)}",
+        )
         for name in ("label", "text"):
             column = getattr(self, name)
             require(

@@ -6,6 +6,7 @@ turns the same list into a `tfx.dsl.Pipeline`.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from components import fingerprint
+from components.csv_records import Dialect
 from components.fingerprint import Fingerprint
 from pipeline import own_model
 from pipeline.config import PipelineConfig
@@ -67,8 +69,14 @@ def _example_gen(config: PipelineConfig, files: list[str]) -> Settings:
         "files": files,
         "label": config.data.label,
         "null_values": list(config.data.null_values),
+        "csv": dataclasses.asdict(dialect(config)),
         "split": _split(config),
     }
+
+
+def dialect(config: PipelineConfig) -> Dialect:
+    """Return how the CSV files are written."""
+    return Dialect(config.data.delimiter, config.data.quote, config.data.encoding)
 
 
 def _split(config: PipelineConfig) -> Settings:
@@ -137,7 +145,15 @@ NODES: tuple[Node, ...] = (
         "ExampleGen",
         "components.example_gen",
         _example_gen,
-        keys=("data.files", "data.label", "data.null_values", "data.split"),
+        keys=(
+            "data.files",
+            "data.label",
+            "data.null_values",
+            "data.delimiter",
+            "data.quote",
+            "data.encoding",
+            "data.split",
+        ),
     ),
     Node(
         "StatisticsGen",

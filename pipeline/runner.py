@@ -54,7 +54,7 @@ def run(
         InputError: when nothing could be started.
     """
     started = time.monotonic()
-    found = readers.resolve(config.data.files, config.base)
+    found = readers.resolve(config.data.files, config.base, config.root_folder / "inputs")
     files = [str(path) for path in found.files]
     _make_folder(config.folder)
     with _alone(config.folder, on_event):
