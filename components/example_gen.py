@@ -30,6 +30,7 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
 from components import example_records, readers, split
+from components.cleaning import Cleaning, Rules, cleaned_batches
 from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
@@ -70,15 +71,15 @@ def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | N
     """
     source = readers.inspect(told["files"], told["null_values"], Dialect(**told.get("csv", {})))
     _warn(source.layout.warnings)
+    cleaning = Cleaning(Rules.of(told.get("clean")), source.layout, told["label"])
+    cleaning.find_duplicates(batch for part in source.parts for batch in source.read(part))
     is_eval = split.by_settings(
-        told["split"],
-        source.layout,
-        lambda: (batch for part in source.parts for batch in source.read(part)),
+        told["split"], source.layout, lambda: cleaned_batches(source, cleaning)
     )
     folder = Path(examples.uri)
     for name in split.SPLITS:
         (folder / f"Split-{name}").mkdir(parents=True, exist_ok=True)
-    shards = Shards(source, is_eval, folder)
+    shards = Shards(source, is_eval, folder, cleaning)
     write(shards, pipeline)
     _describe(examples, shards)
 
@@ -91,14 +92,27 @@ class Shards:
         groups: numbers of the parts that are written into one file a split.
         folder: the artifact's place.
         counts: rows written, by split.
+        cleaned: values and rows that each rule of cleaning changed or dropped.
+        dropped: rows of each file that cleaning dropped.
         errors: what went wrong.
     """
 
-    def __init__(self, source: Source, is_eval: split.IsEval, folder: Path) -> None:
+    def __init__(
+        self,
+        source: Source,
+        is_eval: split.IsEval,
+        folder: Path,
+        cleaning: Cleaning | None = None,
+    ) -> None:
         self.source = source
         self.groups = source.shards()
         self.folder = folder
         self.counts: Counter[str] = Counter()
+        self.cleaned: Counter[str] = Counter()
+        self.dropped: Counter[Path] = Counter()
+        self._cleaning = cleaning or Cleaning(Rules(), source.layout, "")
+        before = np.cumsum([0, *(one.rows for one in source.parts)]).tolist()
+        self._begins = dict(zip(source.parts, before, strict=False))
         self.errors: list[Exception] = []
         self._is_eval = is_eval
         self._lock = threading.Lock()
@@ -116,16 +130,23 @@ class Shards:
 
     def _write_part(self, part: Part, files: Mapping[str, gzip.GzipFile]) -> None:
         counts: Counter[str] = Counter()
-        for batch in _slices(self.source.read(part)):
-            held_back = self._split(batch, part, counts.total())
+        cleaned: Counter[str] = Counter()
+        read = 0
+        for raw in _slices(self.source.read(part)):
+            batch, changed = self._cleaning.values(raw)
+            kept, dropped = self._cleaning.kept(batch, self._begins[part] + read)
+            cleaned += changed + dropped
+            batch = batch if kept.all() else batch.filter(pa.array(kept))
+            held_back = self._split(batch, part, read + np.flatnonzero(kept))
+            read += raw.num_rows
             records = example_records.frame(example_records.encode(batch))
             for name, mask in (("train", ~held_back), ("eval", held_back)):
                 mine = records.filter(pa.array(mask))
                 files[name].write(example_records.joined_bytes(mine))
                 counts[name] += len(mine)
-        self._count(part, counts)
+        self._count(part, read, counts, cleaned)
 
-    def _split(self, batch: pa.RecordBatch, part: Part, before: int) -> np.ndarray:
+    def _split(self, batch: pa.RecordBatch, part: Part, rows: np.ndarray) -> np.ndarray:
         """Return which rows are held back.
 
         Raises:
@@ -135,25 +156,27 @@ class Shards:
             return self._is_eval(batch)
         except split.RowRefused as error:
             (place,) = readers.places(
-                part.path, [part.first + before + error.row], self.source.dialect
+                part.path, [part.first + int(rows[error.row])], self.source.dialect
             )
             raise error.at(place) from error
 
-    def _count(self, part: Part, counts: Counter[str]) -> None:
+    def _count(self, part: Part, read: int, counts: Counter[str], cleaned: Counter[str]) -> None:
         """Add what a part came to.
 
         Raises:
             DataFileError: the file has changed since it was inspected.
         """
-        if counts.total() != part.rows:
+        if read != part.rows:
             raise DataFileError(
                 f"the file changed while it was read: {part.rows:,} rows of it were "
-                f"{counts.total():,} a moment later",
+                f"{read:,} a moment later",
                 where=str(part.path),
                 right="run again when nothing writes to it any more",
             )
         with self._lock:
             self.counts += counts
+            self.cleaned += cleaned
+            self.dropped[part.path] += read - counts.total()
 
     def _open(self, name: str, number: int) -> gzip.GzipFile:
         file = f"data_tfrecord-{number:05d}-of-{len(self.groups):05d}.gz"
@@ -244,17 +267,26 @@ def _describe(examples: Any, shards: Shards) -> None:
 
 
 def facts(shards: Shards) -> dict[str, Any]:
-    """Return what ``rows.json`` holds of written examples: rows, types, files."""
+    """Return what ``rows.json`` holds of written examples: rows, types, files.
+
+    Of each file, rows that were read are those refused, dropped and kept; one that is refused ends
+    the run, so none is here.
+    """
     source = shards.source
     return {
         "examples": {name: shards.counts[name] for name in split.SPLITS},
         "rows_read": sum(source.rows.values()),
         "rows_refused": 0,
+        "rows_dropped": shards.dropped.total(),
+        "cleaned": dict(sorted(shards.cleaned.items())),
         "types": source.layout.kinds,
         "files": [
             {
                 "path": str(path),
                 "rows": rows,
+                "rows_refused": 0,
+                "rows_dropped": shards.dropped[path],
+                "rows_kept": rows - shards.dropped[path],
                 "sha256": file_digest(path),
                 "lacks": [name for name in source.layout.kinds if name not in source.names[path]],
             }

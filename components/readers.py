@@ -39,7 +39,7 @@ from trainer.errors import DataFileError
 CSV = (".csv", ".csv.gz", ".csv.zst")
 TABLES = (*CSV, ".parquet", *tfrecord_files.SUFFIXES)
 SUFFIXES = (*TABLES, *documents.SUFFIXES)
-WORKERS = min(4, os.cpu_count() or 1)
+WORKERS = min(4, len(os.sched_getaffinity(0)))
 _EXPLAINING = threading.Lock()
 
 

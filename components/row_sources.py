@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from components import evidence, readers, split
+from components.cleaning import Cleaning, Rules, cleaned_batches
 from components.csv_records import Dialect
 from components.evidence import Row, Rows
 from components.readers import Source
@@ -34,7 +35,7 @@ def rows_of(
     source = _open(settings["files"], settings["null_values"], dialect_of(settings))
     if source is None:
         return example_rows(examples, splits, columns)
-    return file_rows(source, settings["split"], columns)
+    return file_rows(source, settings, columns)
 
 
 def dialect_of(settings: Mapping[str, Any]) -> Dialect:
@@ -55,25 +56,35 @@ def _open(files: Sequence[str], null_values: Sequence[str], dialect: Dialect) ->
 def file_rows(
     source: Source, settings: Mapping[str, Any], columns: Sequence[str]
 ) -> Iterator[Rows]:
-    """Yield the rows of the source files, split as ExampleGen splits them.
+    """Yield the rows of the source files, cleaned and split as ExampleGen does it.
+
+    A row that cleaning drops is in no split.
 
     Args:
         source: the files.
-        settings: ``by``, ``column`` and ``eval``.
+        settings: split, clean and label.
         columns: which columns.
     """
+    cleaning = Cleaning(Rules.of(settings.get("clean")), source.layout, settings["label"])
+    cleaning.find_duplicates(batch for part in source.parts for batch in source.read(part))
     is_eval = split.by_settings(
-        settings,
-        source.layout,
-        lambda: (batch for part in source.parts for batch in source.read(part)),
+        settings["split"], source.layout, lambda: cleaned_batches(source, cleaning)
     )
+    before = 0
     for part in source.parts:
         first = part.first
-        for batch in source.read(part):
+        for raw in source.read(part):
+            batch, _ = cleaning.values(raw)
+            kept, _ = cleaning.kept(batch, before)
+            before += raw.num_rows
 
-            def is_in(name: str, rows: np.ndarray, batch: Any = batch) -> np.ndarray:
-                held_back = is_eval(batch.take(rows))
-                return held_back if name == "eval" else ~held_back
+            def is_in(
+                name: str, rows: np.ndarray, batch: Any = batch, kept: np.ndarray = kept
+            ) -> np.ndarray:
+                there = kept[rows]
+                held_back = np.zeros(len(rows), np.bool_)
+                held_back[there] = is_eval(batch.take(pa.array(rows[there])))
+                return there & (held_back if name == "eval" else ~held_back)
 
             found = {
                 name: column

@@ -6,6 +6,7 @@ the number of files or their format, nor on columns without a value. Equal rows 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ SPLITS = ("train", "eval")
 IsEval = Callable[[pa.RecordBatch], np.ndarray]
 """Takes rows with the layout's columns, returns bool [rows]: held back or not."""
 
+KEPT_HASHES = 1 << 16
+"""Texts whose hashes are kept: most come again, and this is done while other threads wait."""
 _MISSING = np.uint64(0x9E3779B97F4A7C15)
 ISO = r"^\d{4}-\d{2}-\d{2}"
 
@@ -109,17 +112,18 @@ def by_hash(columns: Iterable[str], share: float) -> IsEval:
     return is_eval
 
 
-def hash_rows(batch: pa.RecordBatch, columns: Iterable[str]) -> np.ndarray:
+def hash_rows(batch: pa.RecordBatch, columns: Iterable[str], *, salt: int = 0) -> np.ndarray:
     """Return a hash of each row's values in these columns, uint64 [rows].
 
     Each value is mixed with its column's name, the mixes are added up, and the sum is mixed again,
     so the order of columns does not matter. Mixing is the finaliser of SplitMix64 (Steele et al.
-    2014, doi:10.1145/2714064.2660195); texts are hashed by BLAKE2b.
+    2014, doi:10.1145/2714064.2660195); texts are hashed by BLAKE2b. Another salt makes another
+    hash of the same values.
     """
     total = np.zeros(batch.num_rows, np.uint64)
     for name in columns:
-        salt = _text_hash(name)
-        total += _mix(_value_hashes(batch.column(batch.schema.get_field_index(name))) ^ salt)
+        of_name = _text_hash(name) ^ np.uint64(salt * 0xD6E8FEB86659FD93 % 2**64)
+        total += _mix(_value_hashes(batch.column(batch.schema.get_field_index(name))) ^ of_name)
     return _mix(total)
 
 
@@ -156,6 +160,7 @@ def _number_bits(values: np.ndarray) -> np.ndarray:
     return np.where(is_whole, integers.view(np.uint64), values.view(np.uint64))
 
 
+@functools.lru_cache(maxsize=KEPT_HASHES)
 def _text_hash(text: str) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big"))
 

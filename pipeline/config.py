@@ -105,6 +105,34 @@ class SplitSettings:
 
 
 @dataclass(frozen=True)
+class CleanSettings:
+    """What is changed or dropped before anything else sees the rows; each change is counted."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    trim: tuple[str, ...] = key((), "text columns whose values lose blanks around them; *: all")
+    blank_to_missing: tuple[str, ...] = key(
+        (), "text columns in which blanks alone are missing; *: all"
+    )
+    map: dict[str, dict[str, str]] = key(
+        dict, "column to value to what replaces it, as texts; an empty one is missing"
+    )
+    clip: dict[str, tuple[float, float]] = key(
+        dict, "number column to its least and greatest value"
+    )
+    drop_unlabelled: bool = key(False, "rows without a label are dropped")
+    drop_duplicates: bool = key(False, "rows that equal an earlier one in every column are dropped")
+
+    def __post_init__(self) -> None:
+        for name, bounds in self.clip.items():
+            require(
+                bounds[0] <= bounds[1],
+                "clip",
+                f"must hold the least value before the greatest; {name} holds {list(bounds)}",
+            )
+
+
+@dataclass(frozen=True)
 class DataSettings:
     """What is read, and what is predicted."""
 
@@ -133,6 +161,7 @@ class DataSettings:
     delimiter: str = key(",", "of CSV files: one ASCII character between cells")
     quote: str = key('"', "of CSV files: one ASCII character around cells that hold a delimiter")
     encoding: str = key("utf-8", "of CSV files, as Python names it")
+    clean: CleanSettings = key(CleanSettings, "what is changed or dropped before all else")
     split: SplitSettings = key(SplitSettings, "which rows are held back for evaluation")
 
     def __post_init__(self) -> None:

@@ -70,8 +70,13 @@ def _example_gen(config: PipelineConfig, files: list[str]) -> Settings:
         "label": config.data.label,
         "null_values": list(config.data.null_values),
         "csv": dataclasses.asdict(dialect(config)),
+        "clean": _clean(config),
         "split": _split(config),
     }
+
+
+def _clean(config: PipelineConfig) -> Settings:
+    return json.loads(json.dumps(to_json(config.data.clean)))
 
 
 def dialect(config: PipelineConfig) -> Dialect:
@@ -124,6 +129,7 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
         "label": config.data.label,
         "task": config.data.task,
         "ignore": list(config.data.ignore),
+        "clean": _clean(config),
         "folder": str(config.base) if own_model.is_own(config.model.kind) else "",
         "model": to_json(config.model),
         "training": to_json(config.training),
@@ -152,6 +158,7 @@ NODES: tuple[Node, ...] = (
             "data.delimiter",
             "data.quote",
             "data.encoding",
+            "data.clean",
             "data.split",
         ),
     ),
@@ -207,7 +214,7 @@ NODES: tuple[Node, ...] = (
             "schema": "SchemaGen.schema",
             "verdict": "DataGate.verdict",
         },
-        keys=("data.label", "data.task", "data.ignore", "model", "training"),
+        keys=("data.label", "data.task", "data.ignore", "data.clean", "model", "training"),
         text_keys=CHOICE,
         also=("trainer.worker",),
     ),

@@ -85,7 +85,8 @@ def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
 
     paths = {f"statistics/{name}.pb": str(path)
              for name, path in results.split_statistics(outputs).items()}  # fmt: skip
-    tags = {}
+    cleaned = results.data_facts(outputs).get("cleaned")
+    tags = {"data.cleaned": json.dumps(cleaned)} if cleaned else {}
     schema = outputs.get("SchemaGen", {}).get("schema")
     if schema is not None:
         paths["schema.pbtxt"] = str(Path(schema.uri) / "schema.pbtxt")
@@ -172,6 +173,7 @@ def _write_report(
                 "examples": result["examples"],
                 "training": result["training"],
                 **_anomalous_rows(one),
+                **_rows(results.data_facts(outputs)),
                 "settings": one.config.flat(),
             },
         )
@@ -180,6 +182,12 @@ def _write_report(
         return str(path) if path.exists() else None
     one.tell("report", path=str(path))
     return str(path)
+
+
+def _rows(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what ExampleGen read, dropped and changed, for the report."""
+    names = ("rows_read", "rows_refused", "rows_dropped", "cleaned")
+    return {name.replace("_", " "): data[name] for name in names if data.get(name)}
 
 
 def _anomalous_rows(one: Run) -> dict[str, str]:

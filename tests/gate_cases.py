@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from components import anomalies, example_gen, gate, readers, schema, split, statistics
+from components.cleaning import Cleaning, Rules, cleaned_batches
 from components.gate import Data
 
 SPLITS = ["train", "eval"]
@@ -47,8 +48,10 @@ def case_of(folder: Path, paths: list[Path], *, schema_file: str = "infer", **se
     }  # fmt: skip
     source = readers.inspect(told["files"], NULLS)
 
+    cleaning = Cleaning(Rules.of(told.get("clean")), source.layout, told["label"])
+
     def batches():
-        return (batch for part in source.parts for batch in source.read(part))
+        return cleaned_batches(source, cleaning)
 
     places = {
         name: str(folder / name) for name in ("examples", "statistics", "schema", "anomalies")
@@ -56,7 +59,7 @@ def case_of(folder: Path, paths: list[Path], *, schema_file: str = "infer", **se
     for name in SPLITS:
         (folder / "examples" / f"Split-{name}").mkdir(parents=True)
     is_eval = split.by_settings(told["split"], source.layout, batches)
-    shards = example_gen.Shards(source, is_eval, folder / "examples")
+    shards = example_gen.Shards(source, is_eval, folder / "examples", cleaning)
     example_gen.write(shards, None)
     (folder / "examples" / "rows.json").write_text(json.dumps(example_gen.facts(shards)))
     statistics.write_statistics(places["examples"], places["statistics"], SPLITS)
