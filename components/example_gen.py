@@ -1,7 +1,8 @@
 """ExampleGen: data files to tf.Examples in TFX's layout, split for training and evaluation.
 
 Built on Beam: one element a part of a file (a byte range, a row group), never a row. The work of a
-part is a plain function: read, encode, split, and write its own gzip shard of each split.
+part is a plain function: read, clean, split, encode, and write its own gzip shard of each split.
+The statistics of the rows are added up in the same pass, for StatisticsGen to take.
 """
 
 import contextlib
@@ -34,6 +35,7 @@ from components.cleaning import Cleaning, Rules, cleaned_batches
 from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
+from components.statistics import AT_HAND, PartialStatistics, keep_statistics
 from trainer import journal
 from trainer.errors import DataFileError
 
@@ -53,7 +55,7 @@ def ExampleGen(
     """Write the examples of the files that the settings name.
 
     Args:
-        examples: gets ``Split-train``, ``Split-eval`` and ``rows.json``.
+        examples: gets ``Split-train``, ``Split-eval``, ``rows.json`` and ``statistics``.
         settings: JSON text of files, label, null_values, csv and split.
         fingerprint: JSON text of what a cached result depends on.
         beam_pipeline: runs the parts.
@@ -116,6 +118,7 @@ class Shards:
         self.errors: list[Exception] = []
         self._is_eval = is_eval
         self._lock = threading.Lock()
+        self._partials: dict[int, dict[str, PartialStatistics]] = {}
 
     def write(self, number: int) -> None:
         """Write the shards of the parts that go together, the rows of each split in their order."""
@@ -132,19 +135,39 @@ class Shards:
         counts: Counter[str] = Counter()
         cleaned: Counter[str] = Counter()
         read = 0
-        for raw in _slices(self.source.read(part)):
+        for raw in self.source.read(part):
             batch, changed = self._cleaning.values(raw)
             kept, dropped = self._cleaning.kept(batch, self._begins[part] + read)
             cleaned += changed + dropped
             batch = batch if kept.all() else batch.filter(pa.array(kept))
             held_back = self._split(batch, part, read + np.flatnonzero(kept))
             read += raw.num_rows
-            records = example_records.frame(example_records.encode(batch))
             for name, mask in (("train", ~held_back), ("eval", held_back)):
-                mine = records.filter(pa.array(mask))
-                files[name].write(example_records.joined_bytes(mine))
-                counts[name] += len(mine)
+                mine = batch.filter(pa.array(mask))
+                self._add(name, mine)
+                for some in _slices(mine):
+                    records = example_records.frame(example_records.encode(some))
+                    files[name].write(example_records.joined_bytes(records))
+                counts[name] += mine.num_rows
         self._count(part, read, counts, cleaned)
+
+    def _add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Add rows to this thread's statistics: they are at hand, and would be parsed again."""
+        with self._lock:
+            mine = self._partials.setdefault(threading.get_ident(), {})
+        if name not in mine:
+            mine[name] = PartialStatistics()
+        if batch.num_rows:
+            mine[name].add(example_records.as_lists(batch))
+
+    def statistics(self) -> dict[str, PartialStatistics]:
+        """Return the statistics of each split, once all parts are written."""
+        whole = {name: PartialStatistics() for name in split.SPLITS}
+        for of_thread in self._partials.values():
+            for name, one in of_thread.items():
+                whole[name].merge(one)
+        self._partials.clear()
+        return whole
 
     def _split(self, batch: pa.RecordBatch, part: Part, rows: np.ndarray) -> np.ndarray:
         """Return which rows are held back.
@@ -184,10 +207,9 @@ class Shards:
         return gzip.GzipFile(path, "wb", compresslevel=GZIP_LEVEL, mtime=0)
 
 
-def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for start in range(0, batch.num_rows, ENCODED_ROWS):
-            yield batch.slice(start, ENCODED_ROWS)
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, ENCODED_ROWS):
+        yield batch.slice(start, ENCODED_ROWS)
 
 
 def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
@@ -262,6 +284,7 @@ def _describe(examples: Any, shards: Shards) -> None:
     )
     examples.set_int_custom_property("span", 0)
     told = facts(shards)
+    keep_statistics(shards.statistics(), str(shards.folder / AT_HAND))
     (shards.folder / "rows.json").write_text(json.dumps(told))
     journal.append(_events(), "data", **told)
 

@@ -11,6 +11,7 @@ such statistics have lengths and missing values, and neither distinct nor top va
 import gzip
 import json
 import os
+import shutil
 import struct
 import threading
 import time
@@ -49,6 +50,8 @@ DISTINCT_LIMIT = 10_000
 STATISTICS_FILE = "FeatureStats.pb"
 VALUES_FILE = "values.json"
 ROWS_FILE = "rows.json"
+AT_HAND = "statistics"
+"""Folder beside our ExampleGen's examples that holds their statistics."""
 TELL_SECONDS = 0.2
 REMAKE = "run again with --no-cache ExampleGen, which writes it anew"
 TENSOR_TYPES = {"int": tf.int64, "float": tf.float32, "string": tf.string}
@@ -153,6 +156,8 @@ def _pairs(table: pa.Table) -> list[tuple[Any, int]]:
 def write_statistics(examples: str, statistics: str, splits: list[str]) -> None:
     """Write ``Split-<name>/FeatureStats.pb`` of each split, and ``values.json``.
 
+    What our ExampleGen counted while it wrote the examples is taken from it.
+
     Args:
         examples: place of the Examples artifact.
         statistics: place of the ExampleStatistics artifact.
@@ -161,8 +166,17 @@ def write_statistics(examples: str, statistics: str, splits: list[str]) -> None:
     Raises:
         DataFileError: when a shard of the examples cannot be read.
     """
+    at_hand = Path(examples) / AT_HAND
+    if (at_hand / VALUES_FILE).is_file():
+        shutil.copytree(at_hand, statistics, dirs_exist_ok=True)
+        return
+    keep_statistics(compute(examples, splits, _progress(examples)), statistics)
+
+
+def keep_statistics(partials: Mapping[str, PartialStatistics], statistics: str) -> None:
+    """Write the statistics of each split, and `values.json` last of all."""
     values = {}
-    for split, partial in compute(examples, splits, _progress(examples)).items():
+    for split, partial in partials.items():
         folder = Path(statistics) / f"Split-{split}"
         folder.mkdir(parents=True, exist_ok=True)
         whole = statistics_pb2.DatasetFeatureStatisticsList(datasets=[partial.statistics()])

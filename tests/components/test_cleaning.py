@@ -82,8 +82,12 @@ def test_of_equal_rows_the_first_is_kept_and_rows_add_up(
     assert file["rows"] == file["rows_refused"] + file["rows_dropped"] + file["rows_kept"]
     assert told["rows_read"] == len(rows) == sum(told["examples"].values()) + told["rows_dropped"]
     written = statistics.compute(str(folder / "examples"), ["train", "eval"])
-    counts = {name: int(one.statistics().num_examples) for name, one in written.items()}
-    assert counts == told["examples"]
+    for name, one in written.items():
+        # What was counted while writing is what the examples hold.
+        counted = statistics.read_statistics(str(folder / "examples" / "statistics"), name)
+        assert counted.num_examples == told["examples"][name]
+        if counted.num_examples:
+            assert counted == one.statistics()
 
 
 def test_rows_of_several_parts_keep_their_numbers(tmp_path, monkeypatch) -> None:
@@ -167,3 +171,21 @@ def test_blanks_are_the_same_characters_here_and_in_the_served_model() -> None:
     trimmed = pc.utf8_trim_whitespace(pa.array(every)).to_pylist()
     replaced = tf.strings.regex_replace(tf.constant(every), f"^{_BLANKS}+", "").numpy()
     assert [one.decode() for one in replaced] == trimmed
+
+
+def test_statistics_counted_while_writing_are_those_of_the_examples(
+    flights_1000_rows, penguins_file, tmp_path
+) -> None:
+    for file in (flights_1000_rows, penguins_file):
+        folder = tmp_path / file.stem
+        path = folder / "data.csv"
+        folder.mkdir()
+        path.write_text(file.read_text().replace("late", "label").replace("species", "label"))
+        generate(folder, path, {})
+        examples, at_hand = str(folder / "examples"), str(folder / "examples" / "statistics")
+        read = statistics.compute(examples, ["train", "eval"])
+        for name, one in read.items():
+            assert statistics.read_statistics(at_hand, name) == one.statistics()
+            assert statistics.read_values(at_hand)[name] == one.distinct_values()
+        statistics.write_statistics(examples, str(folder / "taken"), ["train", "eval"])
+        assert statistics.read_values(str(folder / "taken")) == statistics.read_values(at_hand)
