@@ -45,6 +45,7 @@ def nodes(data: Path, root: Path) -> dict[str, float]:
         "files": [str(path) for path in sorted(data.iterdir())],
         "label": "late",
         "null_values": NULLS,
+        "memory_bytes": 1 << 30,
         "split": {"by": "hash", "column": "", "eval": 0.2},
     }
     examples = example_gen.ExampleGen(settings=json.dumps(told), fingerprint="{}")

@@ -28,15 +28,20 @@ class Unparsed(Exception):
     """A range holds what is no record; `csv_records.explain` tells which lines."""
 
 
-def ranges(path: Path, dialect: Dialect = PLAIN) -> list[Range]:
+def ranges(path: Path, dialect: Dialect = PLAIN, size: int = 0) -> list[Range]:
     """Return the first byte and the end of ranges that hold whole records, without the header.
+
+    Args:
+        path: the file.
+        dialect: how it is written.
+        size: about how many bytes one has; 0: `csv_records.BLOCK_BYTES`.
 
     Raises:
         DataFileError: naming the line of a quote that nothing closes.
     """
     if path.suffix in csv_records.PACKED_SUFFIXES or not dialect.is_utf8:
         return [PACKED]
-    found = csv_records.blocks(path, dialect=dialect)
+    found = csv_records.blocks(path, size, dialect)
     return [(start, start + len(data)) for start, data in found]
 
 

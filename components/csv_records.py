@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from trainer.errors import DataFileError
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 HEADER_BYTES = 1 << 20
 """Read at a time until the header has ended."""
 MAX_RECORD_BYTES = 64 << 20

@@ -30,7 +30,7 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from components import example_records, readers, split
+from components import example_records, memory_use, readers, split
 from components.cleaning import Cleaning, Rules, cleaned_batches
 from components.csv_records import Dialect
 from components.fingerprint import file_digest
@@ -71,7 +71,12 @@ def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | N
         told: files, label, null_values, csv and split.
         pipeline: runs the parts; without one they run in this thread's pool.
     """
-    source = readers.inspect(told["files"], told["null_values"], Dialect(**told.get("csv", {})))
+    source = readers.inspect(
+        told["files"],
+        told["null_values"],
+        Dialect(**told.get("csv", {})),
+        block=memory_use.block_bytes(told.get("memory_bytes", 0), readers.WORKERS),
+    )
     _warn(source.layout.warnings)
     cleaning = Cleaning(Rules.of(told.get("clean")), source.layout, told["label"])
     cleaning.find_duplicates(batch for part in source.parts for batch in source.read(part))
@@ -84,6 +89,7 @@ def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | N
     shards = Shards(source, is_eval, folder, cleaning)
     write(shards, pipeline)
     _describe(examples, shards)
+    _warn(memory_use.beyond(told.get("memory_bytes", 0)))
 
 
 class Shards:

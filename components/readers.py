@@ -40,6 +40,8 @@ CSV = (".csv", ".csv.gz", ".csv.zst")
 TABLES = (*CSV, ".parquet", *tfrecord_files.SUFFIXES)
 SUFFIXES = (*TABLES, *documents.SUFFIXES)
 WORKERS = min(4, len(os.sched_getaffinity(0)))
+MOST_SHARDS = 256
+"""Files of a split that tables are written into; a part is the least."""
 _EXPLAINING = threading.Lock()
 
 
@@ -241,9 +243,11 @@ class Source:
         return counted
 
     def shards(self) -> list[list[int]]:
-        """Return the numbers of the parts that are written together: one, or many documents."""
+        """Return the numbers of the parts that are written together: some, or many documents."""
         if not any(documents.is_document(path) for path in self.names):
-            return [[number] for number in range(len(self.parts))]
+            size = -(-len(self.parts) // MOST_SHARDS)
+            numbers = list(range(len(self.parts)))
+            return [numbers[at : at + size] for at in range(0, len(numbers), size)]
         return documents.groups([part.path for part in self.parts])
 
     def read(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
@@ -296,7 +300,11 @@ def _as_lists(column: pa.Array) -> pa.Array:
 
 
 def inspect(
-    files: Iterable[str | Path], null_values: Iterable[str], dialect: Dialect = PLAIN
+    files: Iterable[str | Path],
+    null_values: Iterable[str],
+    dialect: Dialect = PLAIN,
+    *,
+    block: int = 0,
 ) -> Source:
     """Decide every column's type over all files.
 
@@ -304,6 +312,7 @@ def inspect(
         files: as `resolve` found them.
         null_values: ``data.null_values``.
         dialect: how CSV files are written.
+        block: bytes of a part of a plain CSV; 0: `csv_records.BLOCK_BYTES`.
 
     Raises:
         DataFileError: naming file and line of what cannot be read.
@@ -311,7 +320,7 @@ def inspect(
     null = column_types.nulls(null_values)
     paths = [Path(one) for one in files]
     names = {path: header(path, dialect) for path in paths}
-    work = [(path, place) for path in paths for place in _ranges(path, dialect)]
+    work = [(path, place) for path in paths for place in _ranges(path, dialect, block)]
     found = _side_by_side(lambda one: _see(*one, names[one[0]], null, dialect), work)
     seen = {name: Seen() for path in paths for name in names[path]}
     parts, first = [], dict.fromkeys(paths, 0)
@@ -384,10 +393,12 @@ def header(path: Path, dialect: Dialect = PLAIN) -> list[str]:
     return csv_records.header(path, dialect) if is_csv(path) else _format_of(path).header(path)
 
 
-def _ranges(path: Path, dialect: Dialect) -> list[tuple[int, int]]:
+def _ranges(path: Path, dialect: Dialect, block: int) -> list[tuple[int, int]]:
     if documents.is_document(path):
         return [(0, 0)]
-    return csv_files.ranges(path, dialect) if is_csv(path) else _format_of(path).ranges(path)
+    if is_csv(path):
+        return csv_files.ranges(path, dialect, block)
+    return _format_of(path).ranges(path)
 
 
 def _see(

@@ -38,6 +38,7 @@ from trainer.settings import (
     MonitoringSettings,
     TrainingSettings,
     key,
+    parse_bytes,
     require,
 )
 
@@ -161,6 +162,9 @@ class DataSettings:
     delimiter: str = key(",", "of CSV files: one ASCII character between cells")
     quote: str = key('"', "of CSV files: one ASCII character around cells that hold a delimiter")
     encoding: str = key("utf-8", "of CSV files, as Python names it")
+    memory: str = key(
+        "1GiB", "what the process of the data nodes may hold, whatever the size of the data"
+    )
     clean: CleanSettings = key(CleanSettings, "what is changed or dropped before all else")
     split: SplitSettings = key(SplitSettings, "which rows are held back for evaluation")
 
@@ -179,6 +183,7 @@ class DataSettings:
                 name,
                 f"must be one ASCII character; it holds {json.dumps(value)}",
             )
+        parse_bytes(self.memory, name="memory")
         require(self.quote != self.delimiter, "quote", "must not be the delimiter")
         require(
             _is_encoding(self.encoding),

@@ -19,7 +19,7 @@ from components.csv_records import Dialect
 from components.fingerprint import Fingerprint
 from pipeline import own_model
 from pipeline.config import PipelineConfig
-from trainer.settings import to_json
+from trainer.settings import parse_bytes, to_json
 
 Settings = dict[str, Any]
 
@@ -71,6 +71,7 @@ def _example_gen(config: PipelineConfig, files: list[str]) -> Settings:
         "null_values": list(config.data.null_values),
         "csv": dataclasses.asdict(dialect(config)),
         "clean": _clean(config),
+        "memory_bytes": parse_bytes(config.data.memory, name="memory"),
         "split": _split(config),
     }
 
