@@ -47,6 +47,8 @@ BATCH_BYTES = 64 << 20
 READ_BYTES = 1 << 20
 DISTINCT_LIMIT = 10_000
 """A number column with more distinct values than this is not listed in `values.json`."""
+TEXT_LIMIT = 1 << 20
+"""Of a text column with more distinct values than this they are estimated, and none is listed."""
 STATISTICS_FILE = "FeatureStats.pb"
 VALUES_FILE = "values.json"
 ROWS_FILE = "rows.json"
@@ -115,11 +117,13 @@ class PartialStatistics:
         }
 
     def _counts_of(self, name: str, kind: pa.DataType) -> ValueCounts:
-        limit = DISTINCT_LIMIT if pa.types.is_primitive(kind) else 0
+        limit = DISTINCT_LIMIT if pa.types.is_primitive(kind) else TEXT_LIMIT
         return self._counts.setdefault(name, ValueCounts(limit))
 
     def _add_top_values(self, feature: statistics_pb2.FeatureNameStatistics) -> None:
         counts = self._counts.get(feature.path.step[0])
+        if counts and counts.given_up and counts.estimate():
+            feature.string_stats.unique = counts.estimate()
         table = counts.table() if counts else None
         if table is None or not table.num_rows:
             return
