@@ -9,10 +9,14 @@ import contextlib
 import gzip
 import json
 import os
+import pickle
+import shutil
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +34,14 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from components import example_records, memory_use, readers, split
+from components import beam_runner, example_records, memory_use, readers, split
 from components.cleaning import Cleaning, Rules, cleaned_batches
 from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
 from components.statistics import AT_HAND, PartialStatistics, keep_statistics
 from trainer import journal
-from trainer.errors import DataFileError
+from trainer.errors import DataFileError, TrainingError
 
 ENCODED_ROWS = 8192
 """Rows encoded at once: their examples take several times the room of the columns."""
@@ -90,6 +94,16 @@ def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | N
     write(shards, pipeline)
     _describe(examples, shards)
     _warn(memory_use.beyond(told.get("memory_bytes", 0)))
+
+
+@dataclass
+class Counted:
+    """What the work of some parts came to: rows by split, changes by rule, rows dropped by file."""
+
+    counts: Counter[str]
+    cleaned: Counter[str]
+    dropped: Counter[Path]
+    partials: dict[str, PartialStatistics]
 
 
 class Shards:
@@ -207,10 +221,46 @@ class Shards:
             self.cleaned += cleaned
             self.dropped[part.path] += read - counts.total()
 
-    def _open(self, name: str, number: int) -> gzip.GzipFile:
+    @contextlib.contextmanager
+    def _open(self, name: str, number: int) -> Generator[gzip.GzipFile, None, None]:
+        """Open a shard that gets its name only when it is whole, whoever else writes it too.
+
+        Yields:
+            the file.
+        """
         file = f"data_tfrecord-{number:05d}-of-{len(self.groups):05d}.gz"
-        path = self.folder / f"Split-{name}" / file
-        return gzip.GzipFile(path, "wb", compresslevel=GZIP_LEVEL, mtime=0)
+        folder = self.folder / f"Split-{name}"
+        part = folder / f".{file}.{uuid.uuid4().hex}"
+        try:
+            with gzip.GzipFile(part, "wb", compresslevel=GZIP_LEVEL, mtime=0) as shard:
+                yield shard
+            os.replace(part, folder / file)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what a worker elsewhere needs: no lock, and nothing that was counted here."""
+        return {**vars(self), "_lock": None, "_partials": {}, "errors": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin to count anew."""
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    def take(self) -> Counted:
+        """Return what was written since the last time, and forget it."""
+        taken = Counted(self.counts, self.cleaned, self.dropped, self.statistics())
+        self.counts, self.cleaned, self.dropped = Counter(), Counter(), Counter()
+        return taken
+
+    def add(self, counted: Counted) -> None:
+        """Add what was written elsewhere."""
+        self.counts += counted.counts
+        self.cleaned += counted.cleaned
+        self.dropped += counted.dropped
+        mine = self._partials.setdefault(0, {name: PartialStatistics() for name in split.SPLITS})
+        for name, one in counted.partials.items():
+            mine[name].merge(one)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -228,6 +278,9 @@ def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
     if pipeline is None:
         side_by_side(shards.write, numbers)
         return
+    if not beam_runner.is_local(pipeline):
+        _write_elsewhere(shards, numbers, pipeline)
+        return
     _RUNNING[str(shards.folder)] = shards
     try:
         with pipeline as started:
@@ -241,6 +294,57 @@ def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
     # Beam would tell of an error by its text alone, so it is kept and raised here.
     for error in shards.errors:
         raise error
+
+
+def _write_elsewhere(shards: Shards, numbers: list[int], pipeline: beam.Pipeline) -> None:
+    """Write every part on the workers of a cluster, and bring back what they counted.
+
+    What a part came to is kept beside the examples, whole, under the part's own name: a part that
+    is written twice, because a worker was lost, is counted once.
+
+    Raises:
+        TrainingError: the job failed, or a part was not written.
+    """
+    scratch = shards.folder / ".counted"
+    scratch.mkdir(exist_ok=True)
+    names = [str(path) for path in shards.source.names]
+    with beam_runner.explained(), pipeline as started:
+        _ = (
+            started
+            | "Parts" >> beam.Create(numbers)
+            | "Apart" >> beam.Reshuffle()
+            | "Write" >> beam.ParDo(WriteElsewhere(shards, names))
+        )
+    for number in numbers:
+        path = scratch / str(number)
+        if not path.is_file():
+            raise TrainingError(
+                f"the job ended, and part {number} of {len(numbers)} was not written",
+                where=str(shards.folder),
+                right="look into the log of the cluster, and run again",
+            )
+        shards.add(pickle.loads(path.read_bytes()))
+    shutil.rmtree(scratch)
+
+
+class WriteElsewhere(beam.DoFn):
+    """Writes parts in a worker's process, wherever that runs."""
+
+    def __init__(self, shards: Shards, files: list[str]) -> None:
+        super().__init__()
+        self._shards, self._files = shards, files
+
+    def setup(self) -> None:
+        """Refuse what this worker cannot reach."""
+        beam_runner.require_reachable([*self._files, str(self._shards.folder)])
+
+    def process(self, element: int) -> None:
+        """Write one part, and what it came to."""
+        self._shards.write(element)
+        place = self._shards.folder / ".counted"
+        part = place / f".{element}.{uuid.uuid4().hex}"
+        part.write_bytes(pickle.dumps(self._shards.take()))
+        os.replace(part, place / str(element))
 
 
 _RUNNING: dict[str, Shards] = {}

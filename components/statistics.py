@@ -66,14 +66,26 @@ class PartialStatistics:
     options: tfdv.StatsOptions = field(default_factory=tfdv.StatsOptions)
 
     def __post_init__(self) -> None:
-        self._generator = basic_stats_generator.BasicStatsGenerator(
+        self._generator = self._made()
+        self._basic = self._generator.create_accumulator()
+        self._counts: dict[str, ValueCounts] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what travels between processes: all but TFDV's generator, which holds functions."""
+        return {name: value for name, value in vars(self).items() if name != "_generator"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on where another process stopped."""
+        vars(self).update(state)
+        self._generator = self._made()
+
+    def _made(self) -> Any:
+        return basic_stats_generator.BasicStatsGenerator(
             num_values_histogram_buckets=self.options.num_values_histogram_buckets,
             num_histogram_buckets=self.options.num_histogram_buckets,
             num_quantiles_histogram_buckets=self.options.num_quantiles_histogram_buckets,
             epsilon=self.options.epsilon,
         )
-        self._basic = self._generator.create_accumulator()
-        self._counts: dict[str, ValueCounts] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch whose columns are lists of values."""

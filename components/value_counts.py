@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-COMPACT_AT = 1 << 18
+COMPACT_AT = 1 << 14
 """Pairs of value and count that are kept before they are added up."""
 
 

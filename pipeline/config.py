@@ -42,6 +42,13 @@ from trainer.settings import (
     require,
 )
 
+BEAM_NEEDS: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "flink": ("--flink_master", "--environment_type"),
+    "spark": ("--spark_master_url", "--environment_type"),
+    "dataflow": ("--project", "--region", "--temp_location"),
+}
+"""Arguments without which a cluster's job cannot be submitted."""
 TRACKING_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
 
 
@@ -284,6 +291,33 @@ class TrackingSettings:
         )
 
 
+@dataclass(frozen=True)
+class BeamSettings:
+    """Where the data nodes' work runs."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    runner: Literal["local", "flink", "spark", "dataflow"] = key(
+        "local", "local: this process; others: a cluster that runs Beam"
+    )
+    args: tuple[str, ...] = key((), "arguments of Beam for it, such as --flink_master=host:8081")
+
+    def __post_init__(self) -> None:
+        given = {one.partition("=")[0] for one in self.args}
+        require("--runner" not in given, "args", "must not name a runner, which beam.runner does")
+        for name in BEAM_NEEDS[self.runner]:
+            require(
+                name in given,
+                "args",
+                f"must hold {name}=... for {self.runner}; it holds {json.dumps(list(self.args))}",
+            )
+        require(
+            self.runner != "local" or not self.args,
+            "args",
+            "must be empty for local, which takes none",
+        )
+
+
 class PipelineConfig(BaseModel):
     """Everything that a pipeline is told. Made by `load`."""
 
@@ -310,6 +344,7 @@ class PipelineConfig(BaseModel):
     monitoring: MonitoringSettings = Field(
         MonitoringSettings(), description="how training can be watched from outside"
     )
+    beam: BeamSettings = Field(BeamSettings(), description="where the data nodes' work runs")
     kubeflow: KubeflowSettings = Field(
         KubeflowSettings(), description="how it runs on Kubeflow Pipelines"
     )

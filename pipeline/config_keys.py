@@ -22,7 +22,6 @@ from trainer.errors import SettingError
 NOT_YET = (
     "checkpoint.remote",
     "tracking.register",
-    "beam",
 )
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 

@@ -259,6 +259,16 @@ IRRELEVANT = ("training.max_restarts",)
 """Keys of a section above that change no result."""
 
 
+BEAM_RUNNERS = {"flink": "FlinkRunner", "spark": "SparkRunner", "dataflow": "DataflowRunner"}
+
+
+def beam_args(config: PipelineConfig) -> list[str]:
+    """Return the arguments of Beam: of this process's own runner, or of a cluster's."""
+    if config.beam.runner == "local":
+        return list(LOCAL_BEAM)
+    return [f"--runner={BEAM_RUNNERS[config.beam.runner]}", *config.beam.args]
+
+
 LOCAL_BEAM = (
     # Beam's own default downloads another runner; this one runs in the process.
     "--runner=FnApiRunner",
@@ -303,13 +313,16 @@ def _concerns(keys: Iterable[str], name: str) -> bool:
     return any(name == one or name.startswith(one + ".") for one in keys)
 
 
-def build(*, name: str, folder: Path, steps: Iterable[Step]) -> Any:
+def build(
+    *, name: str, folder: Path, steps: Iterable[Step], beam: Iterable[str] = LOCAL_BEAM
+) -> Any:
     """Return the `tfx.dsl.Pipeline` of these steps, in their order.
 
     Args:
         name: the pipeline's name.
         folder: where its artifacts and its ML Metadata stand.
         steps: the nodes, each after those that it reads from.
+        beam: arguments of Beam, for the nodes that run on it.
     """
     from tfx.orchestration import metadata
     from tfx.orchestration import pipeline as tfx_pipeline
@@ -334,5 +347,5 @@ def build(*, name: str, folder: Path, steps: Iterable[Step]) -> Any:
         metadata_connection_config=metadata.sqlite_metadata_connection_config(
             str(folder / "metadata.sqlite")
         ),
-        beam_pipeline_args=list(LOCAL_BEAM),
+        beam_pipeline_args=list(beam),
     )

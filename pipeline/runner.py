@@ -218,6 +218,7 @@ def _write_plan(one: Run, files: list[str], nodes: Sequence[Node], *, compared: 
         "run": one.number,
         "folder": str(one.config.folder),
         "events": str(one.events),
+        "beam": definition.beam_args(one.config),
         "nodes": [
             {
                 "id": node.id,

@@ -190,7 +190,6 @@ def test_a_wrong_setting_is_refused_with_line_key_value_and_what_is_right(refuse
     [
         '[checkpoint]\nremote = ""',
         '[tracking]\nregister = ""',
-        '[beam]\nrunner = "local"',
         '[model]\nkind = "image"',
         '[data]\nfiles = "a"\nlabel = "b"\ntask = "image"',
     ],
