@@ -43,7 +43,7 @@ from components.statistics import AT_HAND, PartialStatistics, keep_statistics
 from trainer import journal
 from trainer.errors import DataFileError, TrainingError
 
-ENCODED_ROWS = 8192
+ENCODED_ROWS = 4096
 """Rows encoded at once: their examples take several times the room of the columns."""
 GZIP_LEVEL = 1
 """6 makes files a fifth smaller and the node a quarter slower."""

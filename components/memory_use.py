@@ -1,8 +1,8 @@
 """How much memory the data nodes may take, and what they took: of this process, whole.
 
 Imports of TensorFlow and TFX are most of it (850 MB). Beside them each thread holds a few copies of
-a block of rows, in text, typed, encoded; measured on flight records: 80 MB, and 20 times the block
-for each thread.
+a block of rows, in text, typed, encoded; measured on flight records: at most 110 MB, and 28 times
+the block for each thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from components.csv_records import BLOCK_BYTES
 
-FIXED_BYTES, COPIES = 80 << 20, 20
+FIXED_BYTES, COPIES = 110 << 20, 28
 LEAST_BLOCK = 256 << 10
 
 
