@@ -13,6 +13,7 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.types import artifact_utils, standard_artifacts
 
 from components.schema import read_schema
+from components.schema_freeze import TRAINING
 from components.statistics import read_statistics
 from components.verdict import Anomaly
 
@@ -138,7 +139,8 @@ def validate(
 ) -> anomalies_pb2.Anomalies:
     """Return TFDV's anomalies of one split."""
     whole = statistics_pb2.DatasetFeatureStatisticsList(datasets=[statistics])
-    return tfdv.validate_statistics(whole, schema)
+    environment = TRAINING if TRAINING in schema.default_environment else None
+    return tfdv.validate_statistics(whole, schema, environment)
 
 
 def read_anomalies(anomalies: str, split: str) -> list[Anomaly]:

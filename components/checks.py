@@ -5,9 +5,11 @@ Light: reads protocol buffers, imports no TensorFlow.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
@@ -53,6 +55,16 @@ class Split:
         """Read a split's statistics."""
         columns = {feature.path.step[0]: feature for feature in statistics.features}
         return cls(name, int(statistics.num_examples), columns, values)
+
+    @classmethod
+    def read(cls, statistics: str | Path, name: str) -> Split:
+        """Read a split of an ExampleStatistics artifact."""
+        folder = Path(statistics)
+        whole = statistics_pb2.DatasetFeatureStatisticsList()
+        whole.ParseFromString((folder / f"Split-{name}" / "FeatureStats.pb").read_bytes())
+        values = json.loads((folder / "values.json").read_text()).get(name, {})
+        pairs = {column: [(value, rows) for value, rows in of] for column, of in values.items()}
+        return cls.of(name, whole.datasets[0], pairs)
 
     def missing(self, column: str) -> int:
         """Return the number of rows without a value; NaN is none."""

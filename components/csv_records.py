@@ -1,73 +1,191 @@
-"""The bytes of a CSV file: its header, where records end, on which line each one begins.
+"""The bytes of a CSV file: its header, where records end, what is wrong with one.
 
 A record ends at a line break (LF, CRLF or CR) outside quotes; a quote opens a cell only at the
 cell's beginning, as Arrow's parser has it. Blank lines are no records, but count as lines. The slow
-functions, which name lines to a person, read with Python's own `csv`.
+functions, which name lines to a person, read with Python's own `csv`. Delimiter, quote and encoding
+are a file's `Dialect`; beyond `open_bytes` all text is UTF-8.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import zlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from trainer.errors import DataFileError
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 HEADER_BYTES = 1 << 20
 """Read at a time until the header has ended."""
 MAX_RECORD_BYTES = 64 << 20
 """A longer record is refused: it is a quote that nothing closes, and memory is bounded."""
+PACKED_SUFFIXES = (".gz", ".zst")
 BOM = b"\xef\xbb\xbf"
 NAMED_LINES = 10
-_LF, _CR, _QUOTE, _COMMA = 10, 13, 34, 44
+LF, CR = 10, 13
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How CSV files are written.
+
+    Attributes:
+        delimiter: one ASCII character between cells.
+        quote: one ASCII character around cells that hold delimiters or line breaks.
+        encoding: as Python names it; bytes that are none stop the reading.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    encoding: str = "utf-8"
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether the bytes need no decoding."""
+        return codecs.lookup(self.encoding).name in {"utf-8", "ascii", "utf-8-sig"}
+
+
+PLAIN = Dialect()
 
 
 @contextmanager
-def open_bytes(path: Path) -> Generator[BinaryIO, None, None]:
-    """Open a file for reading, unpacked where its name ends in ``.gz``.
+def open_bytes(path: Path, dialect: Dialect = PLAIN) -> Generator[BinaryIO, None, None]:
+    """Open a file for reading as UTF-8, unpacked where its name ends in ``.gz`` or ``.zst``.
 
     Yields:
         the file, at its beginning.
 
     Raises:
-        DataFileError: when its bytes cannot be read or unpacked.
+        DataFileError: when its bytes cannot be read or unpacked, or are not in its encoding.
     """
+    is_packed = path.suffix in PACKED_SUFFIXES
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            yield file  # type: ignore[misc]
-    except (OSError, EOFError, zlib.error) as error:
-        what = "cannot be unpacked" if path.suffix == ".gz" else "cannot be read"
+        with _open(path) as file:
+            yield file if dialect.is_utf8 else _Decoded(file, path, dialect.encoding)  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        what = "cannot be unpacked" if is_packed else "cannot be read"
         raise DataFileError(
-            f"the file {what} ({error})",
+            f"the file {what} ({str(error).splitlines()[0]})",
             where=str(path),
             right="copy it here again, whole and readable by this user",
         ) from error
 
 
-def header(path: Path) -> list[str]:
+def _open(path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".zst":
+        # Arrow's own stream refuses a frame that is cut short, which zstandard's takes for its end.
+        return _Whole(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+    return open(path, "rb")
+
+
+class _Whole(io.RawIOBase):
+    """A stream of Arrow's that reads as many bytes as it is asked for, or to the end."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as there are bytes."""
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return `size` bytes, or all that are left."""
+        parts, left = [], size
+        while left and (data := self._stream.read(left if size > 0 else BLOCK_BYTES)):
+            parts.append(data)
+            left -= len(data) if size > 0 else 0
+        return b"".join(parts)
+
+
+class _Decoded(io.RawIOBase):
+    """A file in another encoding, read as UTF-8."""
+
+    def __init__(self, file: BinaryIO, path: Path, encoding: str) -> None:
+        super().__init__()
+        self._file, self._path, self._encoding = file, path, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)("strict")
+        self._left, self._line = b"", 1
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as there are bytes."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return `size` bytes of UTF-8, or all that are left.
+
+        Raises:
+            DataFileError: naming the line that holds bytes of no character.
+        """
+        parts = [self._left]
+        length = len(self._left)
+        while size < 0 or length < size:
+            data = self._file.read(BLOCK_BYTES)
+            parts.append(self._decode(data))
+            length += len(parts[-1])
+            if not data:
+                break
+        whole = b"".join(parts)
+        cut = len(whole) if size < 0 else size
+        self._left = whole[cut:]
+        return whole[:cut]
+
+    def _decode(self, data: bytes) -> bytes:
+        try:
+            text = self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            before = error.object[: error.start].decode(self._encoding, "ignore")
+            line = self._line + before.count("\n")
+            raise DataFileError(
+                f"the file is not in the encoding {self._encoding}",
+                where=f"{self._path}:{line}",
+                holds=f"the byte 0x{error.object[error.start]:02X}",
+                right="set data.encoding to what it is written in",
+            ) from error
+        self._line += text.count("\n")
+        return text.encode()
+
+
+def header(path: Path, dialect: Dialect = PLAIN) -> list[str]:
     """Return the column names.
 
     Raises:
         DataFileError: when the file is empty, no UTF-8, or its header is no header.
     """
-    with open_bytes(path) as file:
+    with open_bytes(path, dialect) as file:
         start = file.read(4096)
     if start[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in start:
         raise DataFileError(
             "the file is not UTF-8 text: it begins as UTF-16 or as no text at all",
             where=str(path),
             holds="the bytes " + start[:4].hex(" ").upper(),
-            right="save it as CSV in UTF-8",
+            right="save it as CSV in UTF-8, or set data.encoding to what it is written in",
         )
-    line, _, names = next(records(path), (1, 1, []))
+    line, _, names = next(records(path, dialect), (1, 1, []))
     if not names:
         empty = no_header(path)
         raise empty
@@ -131,56 +249,64 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def blocks(path: Path, size: int = 0) -> Generator[tuple[int, bytes], None, None]:
+def blocks(
+    path: Path, size: int = 0, dialect: Dialect = PLAIN
+) -> Generator[tuple[int, bytes], None, None]:
     """Yield the records after the header in runs, each with its first byte.
 
     Args:
         path: the file.
         size: about how many bytes a run has; 0: `BLOCK_BYTES`.
+        dialect: how it is written.
 
     Raises:
         DataFileError: naming the line of a quote that nothing closes, or that text follows.
     """
-    with open_bytes(path) as file:
-        start, size = _header_bytes(path, file), size or BLOCK_BYTES
-        left, is_last = b"", False
-        while not is_last:
-            more = file.read(size)
-            data, is_last = left + more, len(more) < size
-            found = record_ends(data, is_last=is_last)
+    with open_bytes(path, dialect) as file:
+        size = size or BLOCK_BYTES
+        start, left, is_last = _header_bytes(path, file, dialect, min(size, HEADER_BYTES))
+        while left or not is_last:
+            # Less where the header was read with more behind it.
+            wanted = max(size - len(left), 1)
+            more = b"" if is_last else file.read(wanted)
+            is_last = is_last or len(more) < wanted
+            data = left + more
+            found = record_ends(data, is_last=is_last, dialect=dialect)
             if wrong := _wrong(found, data, is_last=is_last):
-                refused = _misquoted(path, start + wrong[0], wrong[1])
+                refused = _misquoted(path, start + wrong[0], wrong[1], dialect)
                 raise refused
             cut = len(data) if is_last else int(found.ends[-1]) if len(found.ends) else 0
             if cut:
                 yield start, data[:cut]
             start, left = start + cut, data[cut:]
+            if not cut:
+                size += BLOCK_BYTES
 
 
-def _header_bytes(path: Path, file: BinaryIO) -> int:
-    """Return the length of what comes before the first row, and leave the file there.
+def _header_bytes(
+    path: Path, file: BinaryIO, dialect: Dialect, size: int
+) -> tuple[int, bytes, bool]:
+    """Return the length of what comes before the first row, what was read behind it, and if all.
 
     Raises:
         DataFileError: when the header does not end.
     """
     data, is_last = b"", False
     while not is_last:
-        more = file.read(HEADER_BYTES)
-        data, is_last = data + more, len(more) < HEADER_BYTES
+        more = file.read(size)
+        data, is_last = data + more, len(more) < size
         begin = len(BOM) if data.startswith(BOM) else 0
-        found = record_ends(data[begin:], is_last=is_last)
+        found = record_ends(data[begin:], is_last=is_last, dialect=dialect)
         at = begin
         for end in (found.ends + begin).tolist():
             # Blank lines before the header are not it.
-            if data[at:end].strip():
-                file.seek(end)
-                return end
+            if data[at:end].strip(b"\r\n"):
+                return end, data[end:], is_last
             at = end
         if wrong := _wrong(found, data[begin:], is_last=is_last):
-            refused = _misquoted(path, begin + wrong[0], wrong[1])
+            refused = _misquoted(path, begin + wrong[0], wrong[1], dialect)
             raise refused
-    file.seek(len(data))
-    return len(data)
+    return len(data), b"", True
 
 
 class Ends(NamedTuple):
@@ -197,23 +323,25 @@ class Ends(NamedTuple):
     followed: int = -1
 
 
-def record_ends(data: bytes, *, is_last: bool) -> Ends:
+def record_ends(data: bytes, *, is_last: bool, dialect: Dialect = PLAIN) -> Ends:
     """Return where records end.
 
     Args:
         data: whole records, and the beginning of one more.
         is_last: whether nothing comes after `data`.
+        dialect: how it is written.
     """
+    quote, delimiter = ord(dialect.quote), ord(dialect.delimiter)
     array = np.frombuffer(data, np.uint8)
-    breaks = _line_breaks(data, array, is_last=is_last)
-    quotes = np.flatnonzero(array == _QUOTE) if b'"' in data else breaks[:0]
+    breaks = line_breaks(data, array, is_last=is_last)
+    quotes = np.flatnonzero(array == quote) if bytes([quote]) in data else breaks[:0]
     if not len(quotes):
         return Ends(breaks + 1)
-    opens, closes = _cells(data, array, quotes)
+    opens, closes = _cells(data, array, quotes, dialect)
     opened = int(opens[-1]) if len(opens) > len(closes) else -1
     is_inside = np.searchsorted(opens, breaks) > np.searchsorted(closes, breaks)
     inner = closes[closes + 1 < len(data)]
-    followed = inner[~np.isin(array[inner + 1], (_COMMA, _LF, _CR, _QUOTE))]
+    followed = inner[~np.isin(array[inner + 1], (delimiter, LF, CR, quote))]
     return Ends(breaks[~is_inside] + 1, opened, int(followed[0]) if len(followed) else -1)
 
 
@@ -228,18 +356,20 @@ def _wrong(found: Ends, data: bytes, *, is_last: bool) -> tuple[int, str] | None
     return None
 
 
-def _line_breaks(data: bytes, array: np.ndarray, *, is_last: bool) -> np.ndarray:
+def line_breaks(data: bytes, array: np.ndarray, *, is_last: bool) -> np.ndarray:
     """Return the offset of the last byte of each line break."""
-    breaks = np.flatnonzero(array == _LF)
+    breaks = np.flatnonzero(array == LF)
     if b"\r" not in data or data.count(b"\r\n") == data.count(b"\r"):
         return breaks
-    returns = np.flatnonzero(array == _CR)
+    returns = np.flatnonzero(array == CR)
     # At the end of the data, a line feed may still follow.
-    after = np.append(array[1:], 0 if is_last else _LF)
-    return np.union1d(breaks, returns[after[returns] != _LF])
+    after = np.append(array[1:], 0 if is_last else LF)
+    return np.union1d(breaks, returns[after[returns] != LF])
 
 
-def _cells(data: bytes, array: np.ndarray, quotes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _cells(
+    data: bytes, array: np.ndarray, quotes: np.ndarray, dialect: Dialect
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the offsets of the quotes that open a cell, and of those that close it.
 
     A doubled quote may be given as a close and an open. Where every second quote stands at a cell's
@@ -248,13 +378,16 @@ def _cells(data: bytes, array: np.ndarray, quotes: np.ndarray) -> tuple[np.ndarr
     """
     opens, closes = quotes[0::2], quotes[1::2]
     before = array[opens - 1]
-    regular = np.isin(before, (_COMMA, _LF, _CR, _QUOTE)) | (opens == 0)
+    regular = np.isin(before, [ord(dialect.delimiter), LF, CR, ord(dialect.quote)]) | (opens == 0)
     if regular.all():
         return opens, closes
-    return _irregular_cells(data, quotes.tolist())
+    return _irregular_cells(data, quotes.tolist(), dialect)
 
 
-def _irregular_cells(data: bytes, quotes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def _irregular_cells(
+    data: bytes, quotes: list[int], dialect: Dialect
+) -> tuple[np.ndarray, np.ndarray]:
+    before, quote = f"{dialect.delimiter}\r\n".encode(), dialect.quote.encode()
     opens: list[int] = []
     closes: list[int] = []
     is_open, skipped = False, -1
@@ -262,10 +395,10 @@ def _irregular_cells(data: bytes, quotes: list[int]) -> tuple[np.ndarray, np.nda
         if place == skipped:
             continue
         if not is_open:
-            if place == 0 or data[place - 1] in b",\r\n":
+            if place == 0 or data[place - 1] in before:
                 opens.append(place)
                 is_open = True
-        elif data[place + 1 : place + 2] == b'"':
+        elif data[place + 1 : place + 2] == quote:
             skipped = place + 1
         else:
             closes.append(place)
@@ -273,9 +406,9 @@ def _irregular_cells(data: bytes, quotes: list[int]) -> tuple[np.ndarray, np.nda
     return np.array(opens, np.int64), np.array(closes, np.int64)
 
 
-def _misquoted(path: Path, offset: int, what: str) -> DataFileError:
+def _misquoted(path: Path, offset: int, what: str, dialect: Dialect) -> DataFileError:
     line = 1
-    with open_bytes(path) as file:
+    with open_bytes(path, dialect) as file:
         while offset > 0 and (data := file.read(min(offset, BLOCK_BYTES))):
             line += data.count(b"\n") or data.count(b"\r")
             offset -= len(data)
@@ -286,7 +419,9 @@ def _misquoted(path: Path, offset: int, what: str) -> DataFileError:
     )
 
 
-def records(path: Path) -> Generator[tuple[int, int, list[str]], None, None]:
+def records(
+    path: Path, dialect: Dialect = PLAIN
+) -> Generator[tuple[int, int, list[str]], None, None]:
     """Yield first line, last line and cells of each record, the header first.
 
     Bytes that are not UTF-8 come as lone surrogates.
@@ -295,9 +430,10 @@ def records(path: Path) -> Generator[tuple[int, int, list[str]], None, None]:
         DataFileError: when a record is none.
     """
     csv.field_size_limit(MAX_RECORD_BYTES)
-    with open_bytes(path) as file:
-        lines = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(lines)
+    with open_bytes(path, dialect) as file:
+        buffered = file if hasattr(file, "read1") else io.BufferedReader(file)  # type: ignore[arg-type]
+        lines = io.TextIOWrapper(buffered, "utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(lines, delimiter=dialect.delimiter, quotechar=dialect.quote)
         before = 0
         try:
             for cells in reader:
@@ -313,11 +449,13 @@ def records(path: Path) -> Generator[tuple[int, int, list[str]], None, None]:
             ) from error
 
 
-def explain(path: Path, names: list[str], otherwise: str) -> DataFileError:
+def explain(
+    path: Path, names: list[str], otherwise: str, dialect: Dialect = PLAIN
+) -> DataFileError:
     """Return the error that names the lines behind a failed parse."""
     named: list[tuple[int, int]] = []
     count = 0
-    for line, _, cells in records(path):
+    for line, _, cells in records(path, dialect):
         for at, cell in enumerate(cells):
             if _byte_of(cell) is not None:
                 column = f"column {names[at]}" if at < len(names) else f"column {at + 1}"
@@ -357,14 +495,3 @@ def _not_utf8(where: str, column: str, cell: str) -> DataFileError:
         holds=f"the byte 0x{_byte_of(cell) or 0:02X}",
         right="save the file in UTF-8",
     )
-
-
-def lines_of(path: Path, rows: Iterable[int]) -> list[int]:
-    """Return the line at which each of these rows begins; rows count from 0, lines from 1."""
-    wanted = sorted(set(rows))
-    found: dict[int, int] = {}
-    for row, (line, _, _) in enumerate(records(path), start=-1):
-        if not wanted or row > wanted[-1]:
-            break
-        found.update({row: line} if row == wanted[len(found)] else {})
-    return [found[row] for row in wanted]

@@ -1,175 +1,229 @@
-"""How far new rows lie from those that a model learned from, column by column.
+"""How far two data sets lie apart, column by column: drift from an earlier one, skew of the splits.
 
-Counted batch by batch in memory that does not grow with the rows. The measures are TFDV's: of
-texts the greatest difference of any value's share (L-infinity), of numbers the Jensen-Shannon
-divergence of their shares in buckets, in bits. Missing values are left out, as there. The shares of
-the train split are counted anew: TFDV's histograms are made of quantiles, which say of a number
-with few different values on which side of an edge they lie by chance.
+L-infinity for texts and classes (the greatest change of a value's share), Jensen-Shannon divergence
+for numbers (0 to 1, in bits, of TFDV's histograms); both as TFDV measures them.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import tensorflow_data_validation as tfdv
+from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
-from components import features
-from trainer.settings import Features
+from components.checks import Split
+from components.verdict import Anomaly
 
-FILE = "shares.json"
-THRESHOLD = 0.1
-"""Where the configuration says none."""
-MOST_CUTS, MOST_TEXTS = 10, 1000
-OTHERS = None
+Kind = Literal["DRIFT", "SKEW", "LABEL_SHIFT"]
+L_INFINITY, JENSEN_SHANNON = "L-infinity", "Jensen-Shannon"
+_BINS = 30
+"""About as many bins as two of TFDV's histograms of ten have in common."""
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A column whose values are spread otherwise.
+class Distance:
+    """How far one column moved.
 
     Attributes:
-        column: its name.
-        measure: ``L-infinity`` or ``Jensen-Shannon divergence``.
-        value: of the measure.
-        what: the value whose share moved most, with both shares; empty for numbers.
+        feature: the column.
+        kind: what the two data sets are to each other.
+        measure: `L_INFINITY` or `JENSEN_SHANNON`.
+        distance: from 0 to 1.
+        threshold: what is let pass.
+        chance: what so few rows may show though nothing changed.
+        said: what moved most, in words.
     """
 
-    column: str
+    feature: str
+    kind: Kind
     measure: str
-    value: float
-    what: str = ""
+    distance: float
+    threshold: float
+    chance: float
+    said: str
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is too far, and not by chance."""
+        return self.distance > max(self.threshold, self.chance)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return {**vars(self), "is_beyond": self.is_beyond}
+
+    def anomaly(self, split: str, other: str) -> Anomaly:
+        """Return it as an anomaly of a split, against another data set."""
+        what = f"column {self.feature} differs from {other}"
+        if self.kind == "LABEL_SHIFT":
+            what = f"the label {self.feature} differs from {other}"
+        return Anomaly(
+            self.feature,
+            self.kind,
+            split,
+            f"{what}: {self.said}; {self.measure} {self.distance:.3g}, above {self.threshold:g}",
+        )
 
 
-@dataclass
-class Texts:
-    """A column of texts: train's shares of its frequent values, and counts of them here."""
+@dataclass(frozen=True)
+class Thresholds:
+    """What is let pass.
 
-    shares: Mapping[bytes, float]
-    counts: dict[bytes | None, int] = field(default_factory=dict)
+    Attributes:
+        default: of every column that has none of its own.
+        own: by column.
+        schema: of whose columns' comparators come second.
+        comparator: which of them.
+    """
 
-    def add(self, values: pa.Array) -> None:
-        """Count a batch."""
-        texts = values.cast(pa.string()).cast(pa.binary()).drop_null()
-        for one in pc.value_counts(texts).to_pylist():
-            key = one["values"] if one["values"] in self.shares else OTHERS
-            self.counts[key] = self.counts.get(key, 0) + one["counts"]
+    default: float
+    own: Mapping[str, float]
+    schema: schema_pb2.Schema
+    comparator: Literal["drift_comparator", "skew_comparator"]
 
-    def moved(self, column: str, threshold: float) -> Moved | None:
-        """Return how it moved; None: within the threshold and what chance may do."""
-        rows = sum(self.counts.values())
-        if not rows:
-            return None
-        others = max(0.0, 1.0 - sum(self.shares.values()))
-        gaps = {key: abs(self.counts.get(key, 0) / rows - share)
-                for key, share in {**self.shares, OTHERS: others}.items()}  # fmt: skip
-        key = max(gaps, key=lambda one: gaps[one])
-        # Two standard deviations of a share of half the rows.
-        if gaps[key] <= threshold + 1 / math.sqrt(rows):
-            return None
-        before, now = self.shares.get(key, others), self.counts.get(key, 0) / rows
-        name = "other values" if key is OTHERS else key.decode("utf-8", "replace")
-        return Moved(column, "L-infinity", gaps[key], f"{name} {before:.0%} -> {now:.0%}")
+    def of(self, feature: str) -> float:
+        """Return the threshold of a column."""
+        if feature in self.own:
+            return self.own[feature]
+        for one in self.schema.feature:
+            if one.name == feature and one.HasField(self.comparator):
+                limits = getattr(one, self.comparator)
+                for name in ("infinity_norm", "jensen_shannon_divergence"):
+                    if limits.HasField(name):
+                        return getattr(limits, name).threshold
+        return self.default
 
 
-@dataclass
-class Numbers:
-    """A column of numbers: train's shares between cuts, and counts there here."""
-
-    cuts: np.ndarray
-    shares: np.ndarray
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(0))
-
-    def __post_init__(self) -> None:
-        self.counts = np.zeros(len(self.shares))
-
-    def add(self, values: pa.Array) -> None:
-        """Count a batch; what lies outside train's values counts in the outer buckets."""
-        numbers = np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), math.nan))
-        self.counts += _counts(self.cuts, numbers)
-
-    def moved(self, column: str, threshold: float) -> Moved | None:
-        """Return how it moved; None: within the threshold and what chance may do."""
-        rows = self.counts.sum()
-        if not rows:
-            return None
-        found = divergence(self.shares, self.counts / rows)
-        # What rows of the same kind show on average is (buckets - 1) / (8 ln 2 rows) bits.
-        if found <= threshold + len(self.counts) / rows:
-            return None
-        return Moved(column, "Jensen-Shannon divergence", found)
-
-
-def divergence(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the Jensen-Shannon divergence of two distributions, in bits, 0 to 1."""
-    middle = (a + b) / 2
-
-    def half(one: np.ndarray) -> float:
-        there = one > 0
-        return float(np.sum(one[there] * np.log2(one[there] / middle[there])))
-
-    return max(0.0, (half(a) + half(b)) / 2)
-
-
-class Drift:
-    """Rows as they come, held against a model's training statistics."""
-
-    def __init__(self, shares: Path) -> None:
-        """Read the shares that `write` wrote."""
-        found = json.loads(shares.read_text(encoding="utf-8"))
-        self.columns: dict[str, Texts | Numbers] = {}
-        for name, one in found["texts"].items():
-            self.columns[name] = Texts({text.encode(): share for text, share in one.items()})
-        for name, one in found["numbers"].items():
-            self.columns[name] = Numbers(np.asarray(one["cuts"]), np.asarray(one["shares"]))
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Count a batch; a column that is not there, or holds something else, is passed over."""
-        for name, one in self.columns.items():
-            at = rows.schema.get_field_index(name)
-            if at < 0:
-                continue
-            values = rows.column(at)
-            is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-            if isinstance(one, Texts) or is_number:
-                one.add(values)
-
-    def moved(self, threshold: float) -> list[Moved]:
-        """Return the columns that moved by more than a threshold, the farthest first."""
-        found = [one.moved(name, threshold) for name, one in self.columns.items()]
-        return sorted((one for one in found if one), key=lambda one: -one.value)
-
-
-def write(path: Path, folder: Path, described: Features) -> None:
-    """Write the shares of the train split's values, of the columns that a model reads.
+def distances(
+    now: Split,
+    before: Split,
+    columns: Sequence[str],
+    thresholds: Thresholds,
+    *,
+    kind: Kind,
+    classes: str = "",
+) -> list[Distance]:
+    """Return how far each column that both have moved, in their order.
 
     Args:
-        path: the file.
-        folder: of the train split's column files.
-        described: the columns.
+        now: the data in question.
+        before: what they are compared with.
+        columns: which columns.
+        thresholds: what is let pass.
+        kind: what the two are to each other.
+        classes: a label that stands for classes, be they numbers; empty: there is none.
     """
-    numbers, texts = {}, {}
-    for one in described.numbers:
-        values, present = features.read_values(folder, one.name)
-        cuts = np.asarray(one.edges[1:])
-        if len(cuts) > MOST_CUTS:
-            cuts = cuts[np.linspace(0, len(cuts) - 1, MOST_CUTS).astype(int)]
-        counts = _counts(cuts, np.asarray(values, np.float64)[np.asarray(present)])
-        if counts.sum():
-            numbers[one.name] = {"cuts": cuts.tolist(), "shares": (counts / counts.sum()).tolist()}
-    for name in dict.fromkeys(one.column for one in described.categories):
-        distinct, counts = features.text_counts(folder, name)
-        order = np.argsort(-counts, kind="stable")[:MOST_TEXTS]
-        texts[name] = {distinct[at]: float(counts[at] / counts.sum()) for at in order}
-    path.write_text(json.dumps({"numbers": numbers, "texts": texts}), encoding="utf-8")
+    measured = _measured(now, before, [name for name in columns if name != classes])
+    result = []
+    for name in columns:
+        counts = _counts(now, name), _counts(before, name)
+        is_text = name == classes or now.columns[name].HasField("string_stats")
+        if is_text and not all(counts):
+            continue
+        distance = _l_infinity(*counts)[0] if name == classes else measured.get(name)
+        if distance is None:
+            continue
+        rows = 1 / _there(now, name) + 1 / _there(before, name)
+        said = _moved_value(*counts) if is_text else _moved_number(now, before, name)
+        # Four standard deviations of a share near one half; three times what JS is by chance.
+        chance = 2 * math.sqrt(rows) if is_text else 3 * _BINS / (8 * math.log(2)) * rows
+        measure = L_INFINITY if is_text else JENSEN_SHANNON
+        result.append(
+            Distance(name, kind, measure, distance, thresholds.of(name), min(chance, 1.0), said)
+        )
+    return result
 
 
-def _counts(cuts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return how many numbers lie below the first cut, from each to the next, and from the last."""
-    places = np.searchsorted(cuts, numbers[np.isfinite(numbers)], side="right")
-    return np.bincount(places, minlength=len(cuts) + 1).astype(np.float64)
+def comparable(now: Split, before: Split, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns that can be compared, and in words why others cannot."""
+    found, said = [], []
+    for name in columns:
+        if name not in before.columns:
+            said.append(f"{name} was not there")
+        elif before.columns[name].type != now.columns[name].type:
+            said.append(f"{name} was {_TYPES[before.kind(name)]}")
+        elif not (now.is_empty(name) or before.is_empty(name)):
+            found.append(name)
+    gone = [name for name in before.columns if name not in now.columns]
+    return found, said + [f"{name} is gone" for name in gone]
+
+
+_TYPES = {"int": "a whole number", "float": "a number", "string": "text"}
+
+
+def _there(split: Split, name: str) -> int:
+    return max(split.rows - split.missing(name), 1)
+
+
+def _measured(now: Split, before: Split, columns: Sequence[str]) -> dict[str, float]:
+    """Return what TFDV measures of each column."""
+    schema = schema_pb2.Schema()
+    for name in columns:
+        feature = schema.feature.add(name=name, type=_SCHEMA_TYPES[now.kind(name)])
+        comparator = feature.drift_comparator
+        if feature.type == schema_pb2.BYTES:
+            comparator.infinity_norm.threshold = 1.0
+        else:
+            comparator.jensen_shannon_divergence.threshold = 1.0
+    if not columns:
+        return {}
+    found = tfdv.validate_statistics(
+        _dataset(now, columns), schema, previous_statistics=_dataset(before, columns)
+    )
+    return {
+        info.path.step[0]: info.drift_measurements[0].value
+        for info in found.drift_skew_info
+        if info.drift_measurements
+    }
+
+
+_SCHEMA_TYPES = {"int": schema_pb2.INT, "float": schema_pb2.FLOAT, "string": schema_pb2.BYTES}
+
+
+def _dataset(split: Split, columns: Sequence[str]) -> statistics_pb2.DatasetFeatureStatisticsList:
+    dataset = statistics_pb2.DatasetFeatureStatistics(num_examples=split.rows)
+    dataset.features.extend(split.columns[name] for name in columns)
+    return statistics_pb2.DatasetFeatureStatisticsList(datasets=[dataset])
+
+
+def _counts(split: Split, name: str) -> dict[str, float]:
+    """Return value to rows, as far as the statistics hold them."""
+    feature = split.columns[name]
+    if not feature.HasField("string_stats"):
+        return {str(value): rows for value, rows in split.values.get(name, ())}
+    return {one.label: one.sample_count for one in feature.string_stats.rank_histogram.buckets}
+
+
+def _shares(counts: Mapping[str, float]) -> dict[str, float]:
+    total = sum(counts.values())
+    return {value: rows / total for value, rows in counts.items()}
+
+
+def _l_infinity(now: Mapping[str, float], before: Mapping[str, float]) -> tuple[float, str]:
+    """Return the greatest change of a value's share, and the value."""
+    one, other = _shares(now), _shares(before)
+    moves = [(abs(one.get(v, 0) - other.get(v, 0)), v) for v in dict.fromkeys([*other, *one])]
+    return max(moves, key=lambda move: move[0], default=(0.0, ""))
+
+
+def _moved_value(now: Mapping[str, float], before: Mapping[str, float]) -> str:
+    _, value = _l_infinity(now, before)
+    shares = [100 * _shares(counts).get(value, 0) for counts in (before, now)]
+    return f'the share of "{value}" is {shares[1]:.1f} %, there {shares[0]:.1f} %'
+
+
+def _moved_number(now: Split, before: Split, name: str) -> str:
+    new, old = (split.columns[name].num_stats for split in (now, before))
+    return (
+        f"its median is {new.median:g}, there {old.median:g}; its mean {new.mean:g}, "
+        f"there {old.mean:g}"
+    )
+
+
+def beyond(found: Sequence[Distance], *, split: str, other: str) -> Iterator[Anomaly]:
+    """Yield an anomaly for each column that moved too far."""
+    for one in found:
+        if one.is_beyond:
+            yield one.anomaly(split, other)

@@ -25,6 +25,10 @@ Shows = Callable[[Columns], np.ndarray]
 
 Row = tuple[Path, int]
 """A file and a row of it, from 0."""
+Told = Callable[[int, "Rows", np.ndarray], None]
+"""Is told the number of a check, a batch, and the rows of it that show it, int64 [N]."""
+LENGTH = "\0"
+"""What the name of a column begins with that holds the number of another one's values."""
 
 # A cell is a number by the rules of `column_types`: no leading zeros, whole ones within 64 bits.
 INTEGER = r"^\s*-?(0|[1-9][0-9]{0,18})\s*$"
@@ -83,27 +87,39 @@ class Evidence:
         )
 
 
-def gather(checks: Sequence[Check], batches: Iterable[Rows]) -> list[Evidence]:
-    """Return the evidence of each check, in their order."""
+def gather(
+    checks: Sequence[Check], batches: Iterable[Rows], tell: Told = lambda *_: None
+) -> list[Evidence]:
+    """Return the evidence of each check, in their order.
+
+    Args:
+        checks: what to look for.
+        batches: all rows.
+        tell: is told of every row that shows one.
+    """
     found = [Evidence() for _ in checks]
     for batch in batches:
-        for check, evidence in zip(checks, found, strict=True):
-            _look(check, batch, evidence)
+        for number, (check, evidence) in enumerate(zip(checks, found, strict=True)):
+            shown = _look(check, batch, evidence)
+            if len(shown):
+                tell(number, batch, shown)
     return found
 
 
-def _look(check: Check, batch: Rows, evidence: Evidence) -> None:
+def _look(check: Check, batch: Rows, evidence: Evidence) -> np.ndarray:
+    """Add what a batch shows to the evidence, and return the rows that show it."""
     if any(name not in batch.columns for name in check.columns):
-        return
+        return np.zeros(0, np.int64)
     shown = np.flatnonzero(check.shows(batch.columns))
     shown = shown[batch.is_in(check.split, shown)] if len(shown) else shown
     if not len(shown):
-        return
+        return shown
     evidence.rows += len(shown)
     evidence.counts.add(batch.columns[check.columns[0]].take(pa.array(shown)))
     if batch.file is not None:
         free = PLACES - len(evidence.first)
         evidence.first.extend((batch.file, batch.first + int(row)) for row in shown[:free])
+    return shown
 
 
 def is_missing(feature: str) -> Shows:
@@ -167,6 +183,18 @@ def is_outside(feature: str, low: float | None, high: float | None) -> Shows:
         return outside
 
     return shows
+
+
+def is_longer(feature: str, most: int) -> Shows:
+    """Rows with more values than `most`."""
+    return lambda columns: _bools(pc.greater(columns[LENGTH + feature], pa.scalar(most)))
+
+
+def lengths(column: pa.Array) -> pa.Array:
+    """Return how many values each row of a column has, int64 [N]."""
+    if pa.types.is_large_list(column.type):
+        return pc.fill_null(pc.list_value_length(column), 0)
+    return column.is_valid().cast(pa.int64())
 
 
 def is_not_finite(feature: str) -> Shows:

@@ -1,17 +1,22 @@
 """ExampleGen: data files to tf.Examples in TFX's layout, split for training and evaluation.
 
 Built on Beam: one element a part of a file (a byte range, a row group), never a row. The work of a
-part is a plain function: read, encode, split, and write its own gzip shard of each split.
+part is a plain function: read, clean, split, encode, and write its own gzip shard of each split.
+The statistics of the rows are added up in the same pass, for StatisticsGen to take.
 """
 
 import contextlib
 import gzip
 import json
 import os
+import pickle
+import shutil
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +34,16 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from components import example_records, readers, split
+from components import beam_runner, example_records, memory_use, readers, split
+from components.cleaning import Cleaning, Rules, cleaned_batches
+from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
+from components.statistics import AT_HAND, PartialStatistics, keep_statistics
 from trainer import journal
-from trainer.errors import DataFileError
+from trainer.errors import DataFileError, TrainingError
 
-ENCODED_ROWS = 8192
+ENCODED_ROWS = 4096
 """Rows encoded at once: their examples take several times the room of the columns."""
 GZIP_LEVEL = 1
 """6 makes files a fifth smaller and the node a quarter slower."""
@@ -51,8 +59,8 @@ def ExampleGen(
     """Write the examples of the files that the settings name.
 
     Args:
-        examples: gets ``Split-train``, ``Split-eval`` and ``rows.json``.
-        settings: JSON text of files, label, null_values and split.
+        examples: gets ``Split-train``, ``Split-eval``, ``rows.json`` and ``statistics``.
+        settings: JSON text of files, label, null_values, csv and split.
         fingerprint: JSON text of what a cached result depends on.
         beam_pipeline: runs the parts.
     """
@@ -64,22 +72,38 @@ def generate(examples: Any, told: Mapping[str, Any], pipeline: beam.Pipeline | N
 
     Args:
         examples: the artifact to fill.
-        told: files, label, null_values and split.
+        told: files, label, null_values, csv and split.
         pipeline: runs the parts; without one they run in this thread's pool.
     """
-    source = readers.inspect(told["files"], told["null_values"])
+    source = readers.inspect(
+        told["files"],
+        told["null_values"],
+        Dialect(**told.get("csv", {})),
+        block=memory_use.block_bytes(told.get("memory_bytes", 0), readers.WORKERS),
+    )
     _warn(source.layout.warnings)
+    cleaning = Cleaning(Rules.of(told.get("clean")), source.layout, told["label"])
+    cleaning.find_duplicates(batch for part in source.parts for batch in source.read(part))
     is_eval = split.by_settings(
-        told["split"],
-        source.layout,
-        lambda: (batch for part in source.parts for batch in source.read(part)),
+        told["split"], source.layout, lambda: cleaned_batches(source, cleaning)
     )
     folder = Path(examples.uri)
     for name in split.SPLITS:
         (folder / f"Split-{name}").mkdir(parents=True, exist_ok=True)
-    shards = Shards(source, is_eval, folder)
+    shards = Shards(source, is_eval, folder, cleaning)
     write(shards, pipeline)
     _describe(examples, shards)
+    _warn(memory_use.beyond(told.get("memory_bytes", 0)))
+
+
+@dataclass
+class Counted:
+    """What the work of some parts came to: rows by split, changes by rule, rows dropped by file."""
+
+    counts: Counter[str]
+    cleaned: Counter[str]
+    dropped: Counter[Path]
+    partials: dict[str, PartialStatistics]
 
 
 class Shards:
@@ -90,17 +114,31 @@ class Shards:
         groups: numbers of the parts that are written into one file a split.
         folder: the artifact's place.
         counts: rows written, by split.
+        cleaned: values and rows that each rule of cleaning changed or dropped.
+        dropped: rows of each file that cleaning dropped.
         errors: what went wrong.
     """
 
-    def __init__(self, source: Source, is_eval: split.IsEval, folder: Path) -> None:
+    def __init__(
+        self,
+        source: Source,
+        is_eval: split.IsEval,
+        folder: Path,
+        cleaning: Cleaning | None = None,
+    ) -> None:
         self.source = source
         self.groups = source.shards()
         self.folder = folder
         self.counts: Counter[str] = Counter()
+        self.cleaned: Counter[str] = Counter()
+        self.dropped: Counter[Path] = Counter()
+        self._cleaning = cleaning or Cleaning(Rules(), source.layout, "")
+        before = np.cumsum([0, *(one.rows for one in source.parts)]).tolist()
+        self._begins = dict(zip(source.parts, before, strict=False))
         self.errors: list[Exception] = []
         self._is_eval = is_eval
         self._lock = threading.Lock()
+        self._partials: dict[int, dict[str, PartialStatistics]] = {}
 
     def write(self, number: int) -> None:
         """Write the shards of the parts that go together, the rows of each split in their order."""
@@ -115,16 +153,43 @@ class Shards:
 
     def _write_part(self, part: Part, files: Mapping[str, gzip.GzipFile]) -> None:
         counts: Counter[str] = Counter()
-        for batch in _slices(self.source.read(part)):
-            held_back = self._split(batch, part, counts.total())
-            records = example_records.frame(example_records.encode(batch))
+        cleaned: Counter[str] = Counter()
+        read = 0
+        for raw in self.source.read(part):
+            batch, changed = self._cleaning.values(raw)
+            kept, dropped = self._cleaning.kept(batch, self._begins[part] + read)
+            cleaned += changed + dropped
+            batch = batch if kept.all() else batch.filter(pa.array(kept))
+            held_back = self._split(batch, part, read + np.flatnonzero(kept))
+            read += raw.num_rows
             for name, mask in (("train", ~held_back), ("eval", held_back)):
-                mine = records.filter(pa.array(mask))
-                files[name].write(example_records.joined_bytes(mine))
-                counts[name] += len(mine)
-        self._count(part, counts)
+                mine = batch.filter(pa.array(mask))
+                self._add(name, mine)
+                for some in _slices(mine):
+                    records = example_records.frame(example_records.encode(some))
+                    files[name].write(example_records.joined_bytes(records))
+                counts[name] += mine.num_rows
+        self._count(part, read, counts, cleaned)
 
-    def _split(self, batch: pa.RecordBatch, part: Part, before: int) -> np.ndarray:
+    def _add(self, name: str, batch: pa.RecordBatch) -> None:
+        """Add rows to this thread's statistics: they are at hand, and would be parsed again."""
+        with self._lock:
+            mine = self._partials.setdefault(threading.get_ident(), {})
+        if name not in mine:
+            mine[name] = PartialStatistics()
+        if batch.num_rows:
+            mine[name].add(example_records.as_lists(batch))
+
+    def statistics(self) -> dict[str, PartialStatistics]:
+        """Return the statistics of each split, once all parts are written."""
+        whole = {name: PartialStatistics() for name in split.SPLITS}
+        for of_thread in self._partials.values():
+            for name, one in of_thread.items():
+                whole[name].merge(one)
+        self._partials.clear()
+        return whole
+
+    def _split(self, batch: pa.RecordBatch, part: Part, rows: np.ndarray) -> np.ndarray:
         """Return which rows are held back.
 
         Raises:
@@ -133,35 +198,74 @@ class Shards:
         try:
             return self._is_eval(batch)
         except split.RowRefused as error:
-            (place,) = readers.places(part.path, [part.first + before + error.row])
+            (place,) = readers.places(
+                part.path, [part.first + int(rows[error.row])], self.source.dialect
+            )
             raise error.at(place) from error
 
-    def _count(self, part: Part, counts: Counter[str]) -> None:
+    def _count(self, part: Part, read: int, counts: Counter[str], cleaned: Counter[str]) -> None:
         """Add what a part came to.
 
         Raises:
             DataFileError: the file has changed since it was inspected.
         """
-        if counts.total() != part.rows:
+        if read != part.rows:
             raise DataFileError(
                 f"the file changed while it was read: {part.rows:,} rows of it were "
-                f"{counts.total():,} a moment later",
+                f"{read:,} a moment later",
                 where=str(part.path),
                 right="run again when nothing writes to it any more",
             )
         with self._lock:
             self.counts += counts
+            self.cleaned += cleaned
+            self.dropped[part.path] += read - counts.total()
 
-    def _open(self, name: str, number: int) -> gzip.GzipFile:
+    @contextlib.contextmanager
+    def _open(self, name: str, number: int) -> Generator[gzip.GzipFile, None, None]:
+        """Open a shard that gets its name only when it is whole, whoever else writes it too.
+
+        Yields:
+            the file.
+        """
         file = f"data_tfrecord-{number:05d}-of-{len(self.groups):05d}.gz"
-        path = self.folder / f"Split-{name}" / file
-        return gzip.GzipFile(path, "wb", compresslevel=GZIP_LEVEL, mtime=0)
+        folder = self.folder / f"Split-{name}"
+        part = folder / f".{file}.{uuid.uuid4().hex}"
+        try:
+            with gzip.GzipFile(part, "wb", compresslevel=GZIP_LEVEL, mtime=0) as shard:
+                yield shard
+            os.replace(part, folder / file)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what a worker elsewhere needs: no lock, and nothing that was counted here."""
+        return {**vars(self), "_lock": None, "_partials": {}, "errors": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin to count anew."""
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    def take(self) -> Counted:
+        """Return what was written since the last time, and forget it."""
+        taken = Counted(self.counts, self.cleaned, self.dropped, self.statistics())
+        self.counts, self.cleaned, self.dropped = Counter(), Counter(), Counter()
+        return taken
+
+    def add(self, counted: Counted) -> None:
+        """Add what was written elsewhere."""
+        self.counts += counted.counts
+        self.cleaned += counted.cleaned
+        self.dropped += counted.dropped
+        mine = self._partials.setdefault(0, {name: PartialStatistics() for name in split.SPLITS})
+        for name, one in counted.partials.items():
+            mine[name].merge(one)
 
 
-def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for start in range(0, batch.num_rows, ENCODED_ROWS):
-            yield batch.slice(start, ENCODED_ROWS)
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, ENCODED_ROWS):
+        yield batch.slice(start, ENCODED_ROWS)
 
 
 def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
@@ -173,6 +277,9 @@ def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
     numbers = list(range(len(shards.groups)))
     if pipeline is None:
         side_by_side(shards.write, numbers)
+        return
+    if not beam_runner.is_local(pipeline):
+        _write_elsewhere(shards, numbers, pipeline)
         return
     _RUNNING[str(shards.folder)] = shards
     try:
@@ -187,6 +294,57 @@ def write(shards: Shards, pipeline: beam.Pipeline | None) -> None:
     # Beam would tell of an error by its text alone, so it is kept and raised here.
     for error in shards.errors:
         raise error
+
+
+def _write_elsewhere(shards: Shards, numbers: list[int], pipeline: beam.Pipeline) -> None:
+    """Write every part on the workers of a cluster, and bring back what they counted.
+
+    What a part came to is kept beside the examples, whole, under the part's own name: a part that
+    is written twice, because a worker was lost, is counted once.
+
+    Raises:
+        TrainingError: the job failed, or a part was not written.
+    """
+    scratch = shards.folder / ".counted"
+    scratch.mkdir(exist_ok=True)
+    names = [str(path) for path in shards.source.names]
+    with beam_runner.explained(), pipeline as started:
+        _ = (
+            started
+            | "Parts" >> beam.Create(numbers)
+            | "Apart" >> beam.Reshuffle()
+            | "Write" >> beam.ParDo(WriteElsewhere(shards, names))
+        )
+    for number in numbers:
+        path = scratch / str(number)
+        if not path.is_file():
+            raise TrainingError(
+                f"the job ended, and part {number} of {len(numbers)} was not written",
+                where=str(shards.folder),
+                right="look into the log of the cluster, and run again",
+            )
+        shards.add(pickle.loads(path.read_bytes()))
+    shutil.rmtree(scratch)
+
+
+class WriteElsewhere(beam.DoFn):
+    """Writes parts in a worker's process, wherever that runs."""
+
+    def __init__(self, shards: Shards, files: list[str]) -> None:
+        super().__init__()
+        self._shards, self._files = shards, files
+
+    def setup(self) -> None:
+        """Refuse what this worker cannot reach."""
+        beam_runner.require_reachable([*self._files, str(self._shards.folder)])
+
+    def process(self, element: int) -> None:
+        """Write one part, and what it came to."""
+        self._shards.write(element)
+        place = self._shards.folder / ".counted"
+        part = place / f".{element}.{uuid.uuid4().hex}"
+        part.write_bytes(pickle.dumps(self._shards.take()))
+        os.replace(part, place / str(element))
 
 
 _RUNNING: dict[str, Shards] = {}
@@ -236,22 +394,32 @@ def _describe(examples: Any, shards: Shards) -> None:
     )
     examples.set_int_custom_property("span", 0)
     told = facts(shards)
+    keep_statistics(shards.statistics(), str(shards.folder / AT_HAND))
     (shards.folder / "rows.json").write_text(json.dumps(told))
     journal.append(_events(), "data", **told)
 
 
 def facts(shards: Shards) -> dict[str, Any]:
-    """Return what ``rows.json`` holds of written examples: rows, types, files."""
+    """Return what ``rows.json`` holds of written examples: rows, types, files.
+
+    Of each file, rows that were read are those refused, dropped and kept; one that is refused ends
+    the run, so none is here.
+    """
     source = shards.source
     return {
         "examples": {name: shards.counts[name] for name in split.SPLITS},
         "rows_read": sum(source.rows.values()),
         "rows_refused": 0,
+        "rows_dropped": shards.dropped.total(),
+        "cleaned": dict(sorted(shards.cleaned.items())),
         "types": source.layout.kinds,
         "files": [
             {
                 "path": str(path),
                 "rows": rows,
+                "rows_refused": 0,
+                "rows_dropped": shards.dropped[path],
+                "rows_kept": rows - shards.dropped[path],
                 "sha256": file_digest(path),
                 "lacks": [name for name in source.layout.kinds if name not in source.names[path]],
             }

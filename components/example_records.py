@@ -45,6 +45,35 @@ def encode(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
     return _join(_by_length(lengths, lambda length: bytes([_FEATURES]) + varint(length)), body)
 
 
+def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows as TFDV wants them, with the values that their examples hold.
+
+    Each column is a large_list of int64, float32 or large_binary, null where the value is missing,
+    or of Arrow's null type where it is in all rows.
+    """
+    columns = [_as_list(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _as_list(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_list(column.type):
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+        values = column.flatten()
+    else:
+        lengths = np.asarray(column.is_valid()).astype(np.int64)
+        values = column.drop_null()
+    if not len(values):
+        return pa.nulls(len(column))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    # A null among the offsets makes the list that begins there null.
+    missing = np.append(lengths == 0, False)
+    if pa.types.is_string(values.type):
+        values = values.cast(pa.large_binary())
+    elif pa.types.is_floating(values.type):
+        values = values.cast(pa.float32())
+    return pa.LargeListArray.from_arrays(pa.array(offsets, mask=missing), values)
+
+
 def frame(examples: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """Return each example as a TFRecord: length, its checksum, the data, their checksum."""
     offsets = np.frombuffer(examples.buffers()[1], np.int64)

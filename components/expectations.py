@@ -20,6 +20,7 @@ SAID = {
     "WRONG_TYPE": "column {feature} does not hold {type} as the schema says",
     "WHOLE_NUMBERS_ONLY": "column {feature} holds only whole numbers, and the schema says FLOAT",
     "MISSING_VALUES": "column {feature} has no value where the schema asks for one",
+    "TOO_MANY_VALUES": "column {feature} has more values in a row than the schema allows",
 }
 """In our words; what is not here is told in TFDV's."""
 
@@ -63,7 +64,18 @@ class Expectations:
             return evidence.is_outside(column, *self._range(column))
         if anomaly.kind == "NOT_FINITE":
             return evidence.is_not_finite(column)
+        if anomaly.kind == "TOO_MANY_VALUES":
+            return evidence.is_longer(column, self._most_values(column))
         return None
+
+    def looks_at(self, anomaly: Anomaly) -> str:
+        """Return the column that `shows` looks at."""
+        counts = anomaly.kind == "TOO_MANY_VALUES"
+        return evidence.LENGTH + anomaly.feature if counts else anomaly.feature
+
+    def _most_values(self, column: str) -> int:
+        feature = self._feature(column)
+        return int(feature.value_count.max) or 1 if feature else 1
 
     def _feature(self, column: str) -> schema_pb2.Feature | None:
         return next((one for one in self.schema.feature if one.name == column), None)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from components import readers, text_choice, verdict
+from components.csv_records import Dialect
 from components.features import guess_task
 from components.file_columns import File, differing, short_name
 from components.heads import Heads
@@ -94,7 +95,9 @@ def _label(
         return
     if missing := _missing(heads, label):
         count = sum(len(found) for found in missing.values())
-        yield verdict.missing_label(label, "", count, _places(missing, settings["files"]))
+        yield verdict.missing_label(
+            label, "", count, _places(missing, settings["files"], heads.dialect)
+        )
     yield from _classes(heads, settings, held_back, values.to_pylist())
 
 
@@ -168,10 +171,14 @@ def _missing(heads: Heads, label: str) -> dict[Path, np.ndarray]:
     return {path: rows for path, rows in found.items() if len(rows)}
 
 
-def _places(rows: Mapping[Path, np.ndarray], files: Sequence[str]) -> tuple[str, ...]:
+def _places(
+    rows: Mapping[Path, np.ndarray], files: Sequence[str], dialect: Dialect
+) -> tuple[str, ...]:
     named: list[str] = []
     for path, own in rows.items():
-        named += readers.short_places(path, own[: verdict.PLACES - len(named)].tolist(), files)
+        named += readers.short_places(
+            path, own[: verdict.PLACES - len(named)].tolist(), files, dialect
+        )
         if len(named) >= verdict.PLACES:
             break
     return tuple(named)

@@ -9,24 +9,36 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.artifact import Artifact
 
-from components import checks, column_types, evidence, text_choice, verdict
+from components import (
+    anomalous_rows,
+    baseline,
+    checks,
+    column_types,
+    evidence,
+    text_choice,
+    verdict,
+)
 from components.anomalies import read_anomalies
+from components.anomalous_rows import RowsFile
+from components.baseline import Comparison
 from components.checks import KINDS, Split
-from components.evidence import Check, Evidence, Row
+from components.evidence import Check, Evidence, Row, Rows
 from components.expectations import Expectations
 from components.file_columns import File, differing, short_name
-from components.row_sources import place_names, rows_of
+from components.row_sources import dialect_of, place_names, rows_of
 from components.schema import infer_schema, read_schema
 from components.split import differs_by_design
 from components.statistics import read_rows, read_statistics, read_values
@@ -40,7 +52,10 @@ CHANCE = 1e-4
 
 
 class DataVerdict(Artifact):
-    """The gate's verdict: ``anomalies.json``, a list of anomalies that did not stop the run."""
+    """The gate's verdict: ``anomalies.json``, a list of anomalies that did not stop the run.
+
+    Where rows show them, ``anomalous_rows.parquet`` names every one.
+    """
 
     TYPE_NAME = "DataVerdict"
 
@@ -87,12 +102,13 @@ def run_gate(data: Data, folder: str, settings: dict[str, Any]) -> None:
         data: what to judge.
         folder: place of the DataVerdict artifact.
         settings: files, label, task, ignore, null_values, split, on_anomaly, rules, global_batch;
-            where a text is read, model, text, sequence and vocabulary as well.
+            drift, skew and baseline, see `baseline.compare`; where a text is read, model, text,
+            sequence and vocabulary as well.
 
     Raises:
         DataRefused: when an anomaly stops the run.
     """
-    found = inspect(data, settings)
+    found = inspect(data, settings, folder=folder)
     facts = [one.facts() for one in found]
     for one in facts:
         journal.append(os.environ.get("HEADRACE_EVENTS", ""), "anomaly", **one)
@@ -100,13 +116,20 @@ def run_gate(data: Data, folder: str, settings: dict[str, Any]) -> None:
     for place in (folder, os.environ.get("HEADRACE_RUN_DIR", "")):
         if place:
             _write(Path(place) / VERDICT_FILE, json.dumps(facts, ensure_ascii=False, indent=1))
+            _copy(Path(folder) / anomalous_rows.FILE, Path(place))
     if found and found[0].severity == "stop":
         refused = verdict.refusal(found)
         raise refused
 
 
-def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
-    """Return the anomalies that count, with rows and places, those that stop first."""
+def inspect(data: Data, settings: dict[str, Any], *, folder: str = "") -> list[Anomaly]:
+    """Return the anomalies that count, with rows and places, those that stop first.
+
+    Args:
+        data: what to judge.
+        settings: as for `run_gate`.
+        folder: gets ``anomalous_rows.parquet`` where rows show any; empty: nothing is written.
+    """
     values = read_values(data.statistics)
     splits = [
         Split.of(name, read_statistics(data.statistics, name), values.get(name, {}))
@@ -121,8 +144,11 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         null = column_types.nulls(settings["null_values"]).number
         expected = Expectations(read_schema(data.schema), null)
         tfdv = [one for name in data.splits for one in read_anomalies(data.anomalies, name)]
+        compared = baseline.compare(splits, expected.schema, settings)
+        _keep(compared, folder)
         own = [
             *found,
+            *compared.anomalies,
             *_own_checks(splits, settings, text=text),
             *_differing_files(data.examples, settings),
         ]
@@ -134,7 +160,7 @@ def inspect(data: Data, settings: dict[str, Any]) -> list[Anomaly]:
         # What a rule ignores is not looked for.
         counted = _judge(told, settings)
         found = _with_evidence(
-            counted, data=data, expected=expected, splits=splits, settings=settings
+            counted, data=data, expected=expected, splits=splits, settings=settings, folder=folder
         )
         if _is_inferred(expected, data, settings):
             return _judge(found, settings, functools.partial(_may_be_chance, settings["split"]))
@@ -170,15 +196,33 @@ def _may_be_chance(split: Mapping[str, Any], one: Anomaly) -> bool:
     )
 
 
+def _keep(compared: Comparison, folder: str) -> None:
+    """Write ``drift.json``, and tell what is to be said of the baseline."""
+    if not folder:
+        return
+    text = json.dumps(compared.facts(), ensure_ascii=False, indent=1)
+    for place in (folder, os.environ.get("HEADRACE_RUN_DIR", "")):
+        if place:
+            _write(Path(place) / baseline.FILE, text)
+    events = os.environ.get("HEADRACE_EVENTS", "")
+    if compared.run or compared.said:
+        journal.append(events, "baseline", run=compared.run, said=compared.said)
+    for said in compared.said:
+        if said != baseline.NONE:
+            journal.append(events, "warning", id="DataGate", message=said)
+
+
 def _judge(
     found: Sequence[Anomaly],
     settings: dict[str, Any],
     may_be_chance: Callable[[Anomaly], bool] = lambda _: False,
 ) -> list[Anomaly]:
+    # The newest rows differ from the older ones for that reason alone.
+    by_time = {"SKEW": "warn"} if settings["split"]["by"] == "time" else {}
     return verdict.judge(
         found,
         on_anomaly=settings["on_anomaly"],
-        rules=settings["rules"],
+        rules={**by_time, **settings["rules"]},
         ignored=settings["ignore"],
         may_be_chance=may_be_chance,
     )
@@ -244,6 +288,7 @@ def _with_evidence(
     expected: Expectations,
     splits: Sequence[Split],
     settings: dict[str, Any],
+    folder: str,
 ) -> list[Anomaly]:
     """Return the anomalies with their rows, places and values; none that no row shows."""
     looked = [_check(one, expected, splits=splits, label=settings["label"]) for one in found]
@@ -252,12 +297,38 @@ def _with_evidence(
         return list(found)
     columns = sorted({name for check in wanted for name in check.columns})
     rows = rows_of(settings, columns, examples=data.examples, splits=data.splits)
-    gathered = iter(evidence.gather(wanted, rows))
+    told = [one for one, check in zip(found, looked, strict=True) if check]
+    gathered = iter(_gather(wanted, rows, told, settings=settings, folder=folder))
     pairs = [
         (one, next(gathered) if check else None) for one, check in zip(found, looked, strict=True)
     ]
     first = [row for _, what in pairs if what for row in what.first]
-    return _believed(pairs, splits, names=place_names(first, settings["files"]))
+    return _believed(
+        pairs, splits, names=place_names(first, settings["files"], dialect_of(settings))
+    )
+
+
+def _gather(
+    checks: Sequence[Check],
+    rows: Iterable[Rows],
+    anomalies: Sequence[Anomaly],
+    *,
+    settings: dict[str, Any],
+    folder: str,
+) -> list[Evidence]:
+    """Return the evidence of each check; every row that shows one is written into `folder`."""
+    if not folder:
+        return evidence.gather(checks, rows)
+    with RowsFile(
+        Path(folder) / anomalous_rows.FILE, settings["files"], dialect_of(settings)
+    ) as file:
+
+        def tell(number: int, batch: Rows, shown: np.ndarray) -> None:
+            # The check of a copy looks for rows that differ from the label.
+            if anomalies[number].kind != "LABEL_COPY":
+                file.add(number, anomalies[number], checks[number], batch, shown)
+
+        return evidence.gather(checks, rows, tell)
 
 
 def _believed(
@@ -311,7 +382,16 @@ def _check(
         known = [value for value, _ in splits[0].values[label]]
         return Check((label,), one.split, evidence.is_not_in(label, known))
     shows = expected.shows(one)
-    return Check((one.feature,), one.split, shows) if shows else None
+    return Check((expected.looks_at(one),), one.split, shows) if shows else None
+
+
+def _copy(path: Path, folder: Path) -> None:
+    """Copy a file whole, where it is there, into another folder than its own."""
+    if path.is_file() and path.parent != folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{path.name}.part"
+        shutil.copyfile(path, part)
+        os.replace(part, folder / path.name)
 
 
 def _write(path: Path, text: str) -> None:

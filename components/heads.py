@@ -18,8 +18,11 @@ from components import (
     parquet_files,
     readers,
     split,
+    tfrecord_files,
 )
 from components.column_types import Layout, Nulls, Seen
+from components.csv_records import PLAIN, Dialect
+from components.tfrecord_files import is_tfrecord
 from components.value_counts import ValueCounts
 
 HEAD_BYTES = 1 << 20
@@ -53,11 +56,13 @@ class Heads:
         layout: columns and types, as far as these rows show them.
         names: each file's own columns.
         files: the rows.
+        dialect: how CSV files are written.
     """
 
     layout: Layout
     names: Mapping[Path, list[str]]
     files: tuple[Head, ...]
+    dialect: Dialect = PLAIN
 
     @property
     def is_whole(self) -> bool:
@@ -89,11 +94,11 @@ class Heads:
         is_eval = split.by_settings(told, self.layout, lambda: batches)
         if told["by"] == "hash" and not self.is_whole:
             return None
-        found = [_held_back(one, is_eval) for one in self.files]
+        found = [_held_back(one, is_eval, self.dialect) for one in self.files]
         return found if self.is_whole else None
 
 
-def _held_back(head: Head, is_eval: split.IsEval) -> np.ndarray:
+def _held_back(head: Head, is_eval: split.IsEval, dialect: Dialect) -> np.ndarray:
     """Return which rows are for evaluation.
 
     Raises:
@@ -102,11 +107,13 @@ def _held_back(head: Head, is_eval: split.IsEval) -> np.ndarray:
     try:
         return is_eval(head.rows)
     except split.RowRefused as error:
-        (place,) = readers.places(head.path, [error.row])
+        (place,) = readers.places(head.path, [error.row], dialect)
         raise error.at(place) from error
 
 
-def read(files: Sequence[str | Path], null_values: Iterable[str]) -> Heads:
+def read(
+    files: Sequence[str | Path], null_values: Iterable[str], dialect: Dialect = PLAIN
+) -> Heads:
     """Read the head of each file.
 
     Raises:
@@ -114,10 +121,10 @@ def read(files: Sequence[str | Path], null_values: Iterable[str]) -> Heads:
     """
     null = column_types.nulls(null_values)
     paths = [Path(one) for one in files]
-    names = {path: readers.header(path) for path in paths}
+    names = {path: readers.header(path, dialect) for path in paths}
     share = max(1, len(paths) / MANY)
     folder = documents.common_folder(paths)
-    raw = {path: _first(path, names[path], share, folder) for path in paths}
+    raw = {path: _first(path, names[path], share, folder, dialect) for path in paths}
     seen = {name: Seen() for path in paths for name in names[path]}
     infinite: dict[Path, list[str]] = {}
     for path, (table, _) in raw.items():
@@ -126,15 +133,17 @@ def read(files: Sequence[str | Path], null_values: Iterable[str]) -> Heads:
             if one.is_infinite:
                 infinite.setdefault(path, []).append(name)
     layout = documents.layout(column_types.settle(seen))
-    readers.check_finite(layout, infinite, null)
+    readers.check_finite(layout, infinite, null, dialect)
     heads = [
         Head(path, _typed(path, table, layout, null), is_whole)
         for path, (table, is_whole) in raw.items()
     ]
-    return Heads(layout, names, tuple(heads))
+    return Heads(layout, names, tuple(heads), dialect)
 
 
-def _first(path: Path, names: list[str], share: float, folder: str) -> tuple[pa.Table, bool]:
+def _first(
+    path: Path, names: list[str], share: float, folder: str, dialect: Dialect
+) -> tuple[pa.Table, bool]:
     """Return the first rows of a file as they are, and whether those are all.
 
     Raises:
@@ -144,10 +153,13 @@ def _first(path: Path, names: list[str], share: float, folder: str) -> tuple[pa.
         batch, is_whole = documents.read(path, folder, most=max(1000, int(HEAD_BYTES / share)))
         return pa.Table.from_batches([batch]), is_whole
     if readers.is_csv(path):
-        with readers.explained(path, names):
-            table, is_whole = csv_files.head(path, names, size=int(HEAD_BYTES / share))
+        with readers.explained(path, names, dialect):
+            table, is_whole = csv_files.head(
+                path, names, size=int(HEAD_BYTES / share), dialect=dialect
+            )
     else:
-        table, is_whole = parquet_files.head(path, rows=max(100, int(HEAD_ROWS / share)))
+        head = tfrecord_files.head if is_tfrecord(path) else parquet_files.head
+        table, is_whole = head(path, rows=max(100, int(HEAD_ROWS / share)))
     if not table.num_rows:
         empty = csv_records.no_rows(path, names)
         raise empty

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from components import features, statistics, text_choice, text_features
+from components.cleaning import EVERY, Rules
 from components.features import Column
 from components.text_features import Written
 from trainer import journal
@@ -57,13 +58,16 @@ def write_columns(
     kind = next(one.kind for one in chosen if one.name == label_name)
     label = features.label_feature(label_name, kind, values, task=settings["task"])
     top_values = _top_values(train)
-    described = features.features_of(
-        folder / "train",
-        chosen,
-        label,
-        top_values=top_values,
-        rows=rows["train"],
-        is_by_time=settings.get("choice", {}).get("split", {}).get("by") == "time",
+    described = served_as_cleaned(
+        features.features_of(
+            folder / "train",
+            chosen,
+            label,
+            top_values=top_values,
+            rows=rows["train"],
+            is_by_time=settings.get("choice", {}).get("split", {}).get("by") == "time",
+        ),
+        Rules.of(settings.get("clean")),
     )
     if not (described.numbers or described.categories or text):
         raise SettingError(
@@ -77,6 +81,31 @@ def write_columns(
         _write_label(folder / split, label)
     _warn_of_long_texts(train, chosen, label)
     return _with_text(described, folder, text, settings) if text else described
+
+
+def served_as_cleaned(described: Features, rules: Rules) -> Features:
+    """Return the features with the rules by which the data were cleaned, for plain columns."""
+
+    def pairs(name: str) -> tuple[tuple[str, str], ...]:
+        return tuple(rules.map.get(name, {}).items())
+
+    def is_named(name: str, names: tuple[str, ...]) -> bool:
+        return name in names or EVERY in names
+
+    numbers = [
+        dataclasses.replace(one, clip=tuple(rules.clip.get(one.name, ())), replace=pairs(one.name))
+        for one in described.numbers
+    ]
+    categories = [
+        dataclasses.replace(
+            one,
+            trim=is_named(one.name, rules.trim),
+            blank_to_missing=is_named(one.name, rules.blank_to_missing),
+            replace=pairs(one.name),
+        )
+        for one in described.categories
+    ]
+    return dataclasses.replace(described, numbers=tuple(numbers), categories=tuple(categories))
 
 
 def _warn_of_long_texts(train: Any, columns: list[Column], label: LabelFeature) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from components.column_types import Layout, Nulls, Seen, is_not_finite, see_numbers, typed
 from trainer.errors import DataFileError
 
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 15
 Range = tuple[int, int]
 
 

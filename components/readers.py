@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +21,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import column_types, csv_files, csv_records, documents, parquet_files
+from components import (
+    column_types,
+    csv_files,
+    csv_records,
+    documents,
+    parquet_files,
+    remote_files,
+    tfrecord_files,
+)
 from components.column_types import Layout, Nulls, Seen
+from components.csv_lines import Lines
+from components.csv_records import PLAIN, Dialect
 from components.file_columns import short_name
 from trainer.errors import DataFileError
 
-TABLES = (".csv", ".csv.gz", ".parquet")
+CSV = (".csv", ".csv.gz", ".csv.zst")
+TABLES = (*CSV, ".parquet", *tfrecord_files.SUFFIXES)
 SUFFIXES = (*TABLES, *documents.SUFFIXES)
-WORKERS = min(4, os.cpu_count() or 1)
+WORKERS = min(4, len(os.sched_getaffinity(0)))
+MOST_SHARDS = 256
+"""Files of a split that tables are written into; a part is the least."""
 _EXPLAINING = threading.Lock()
 
 
@@ -44,12 +58,13 @@ class Found:
     skipped: tuple[str, ...]
 
 
-def resolve(spec: str | Sequence[str], base: Path) -> Found:
+def resolve(spec: str | Sequence[str], base: Path, copies: Path | None = None) -> Found:
     """Find the files that a path, a glob, a folder, or a list of them stands for.
 
     Args:
         spec: what ``data.files`` holds.
         base: folder that relative paths are relative to.
+        copies: gets copies of what stands in object storage; None: a folder for temporary files.
 
     Raises:
         DataFileError: when one stands for no file that can be read, or they stand for tables and
@@ -65,7 +80,11 @@ def resolve(spec: str | Sequence[str], base: Path) -> Found:
             right="name a path, a glob, or a list of them",
         )
     for one in [spec] if isinstance(spec, str) else spec:
-        found = _resolve_one(one, base)
+        found = (
+            _resolve_remote(one, copies or Path(tempfile.gettempdir()) / "headrace")
+            if remote_files.is_remote(one)
+            else _resolve_one(one, base)
+        )
         files.extend(path for path in found.files if path not in files)
         skipped.extend(found.skipped)
     texts = [path for path in files if documents.is_document(path)]
@@ -111,6 +130,18 @@ def _resolve_one(spec: str, base: Path) -> Found:
         return Found(files, tuple(documents.summary(_by_reason(reasons, base))))
     skipped = tuple(f"{one}: {why}" for one, why in reasons.items() if why)
     return Found(files, skipped)
+
+
+def _resolve_remote(spec: str, copies: Path) -> Found:
+    def why_not(name: str, size: int) -> str:
+        if name.startswith((".", "_")):
+            return "hidden or a marker"
+        if not name.endswith(SUFFIXES):
+            return "not a data file by its ending"
+        return "" if size else "empty"
+
+    files, skipped = remote_files.copy_here(spec, copies, why_not)
+    return Found(tuple(files), tuple(skipped))
 
 
 def _is_table(path: Path) -> bool:
@@ -193,6 +224,7 @@ class Source:
         names: each file's own columns, in its order.
         null: what is missing.
         folder: the folder that all files are in.
+        dialect: how CSV files are written.
     """
 
     layout: Layout
@@ -200,6 +232,7 @@ class Source:
     names: dict[Path, list[str]]
     null: Nulls
     folder: str = ""
+    dialect: Dialect = PLAIN
 
     @property
     def rows(self) -> dict[Path, int]:
@@ -210,9 +243,11 @@ class Source:
         return counted
 
     def shards(self) -> list[list[int]]:
-        """Return the numbers of the parts that are written together: one, or many documents."""
+        """Return the numbers of the parts that are written together: some, or many documents."""
         if not any(documents.is_document(path) for path in self.names):
-            return [[number] for number in range(len(self.parts))]
+            size = -(-len(self.parts) // MOST_SHARDS)
+            numbers = list(range(len(self.parts)))
+            return [numbers[at : at + size] for at in range(0, len(numbers), size)]
         return documents.groups([part.path for part in self.parts])
 
     def read(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
@@ -224,17 +259,19 @@ class Source:
         Raises:
             DataFileError: the file is not what it was when it was inspected.
         """
-        with explained(part.path, self.names[part.path]):
+        with explained(part.path, self.names[part.path], self.dialect):
             for batch in self._batches(part):
                 yield completed(batch, self.layout)
 
     def _batches(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
         if is_csv(part.path):
             names = self.names[part.path]
-            return csv_files.read(part.path, part.place, names, self.layout, self.null)
+            return csv_files.read(
+                part.path, part.place, names, self.layout, self.null, self.dialect
+            )
         if documents.is_document(part.path):
             return (one for one in [documents.read(part.path, self.folder)[0]])
-        return parquet_files.read(part.path, part.place, self.layout, self.null)
+        return _format_of(part.path).read(part.path, part.place, self.layout, self.null)
 
 
 def completed(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
@@ -262,35 +299,47 @@ def _as_lists(column: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets), column.drop_null())
 
 
-def inspect(files: Iterable[str | Path], null_values: Iterable[str]) -> Source:
+def inspect(
+    files: Iterable[str | Path],
+    null_values: Iterable[str],
+    dialect: Dialect = PLAIN,
+    *,
+    block: int = 0,
+) -> Source:
     """Decide every column's type over all files.
 
     Args:
         files: as `resolve` found them.
         null_values: ``data.null_values``.
+        dialect: how CSV files are written.
+        block: bytes of a part of a plain CSV; 0: `csv_records.BLOCK_BYTES`.
 
     Raises:
         DataFileError: naming file and line of what cannot be read.
     """
     null = column_types.nulls(null_values)
     paths = [Path(one) for one in files]
-    names = {path: header(path) for path in paths}
-    work = [(path, place) for path in paths for place in _ranges(path)]
-    found = _side_by_side(lambda one: _see(*one, names[one[0]], null), work)
+    names = {path: header(path, dialect) for path in paths}
+    work = [(path, place) for path in paths for place in _ranges(path, dialect, block)]
+    found = _side_by_side(lambda one: _see(*one, names[one[0]], null, dialect), work)
     seen = {name: Seen() for path in paths for name in names[path]}
     parts, first = [], dict.fromkeys(paths, 0)
     for (path, place), (rows, of_part) in zip(work, found, strict=True):
         parts.append(Part(path, place, first[path], rows))
         first[path] += rows
         for name, one in of_part.items():
-            seen[name].merge(one)
+            # A TFRecord has no header: its later records may have other features.
+            if name not in names[path]:
+                names[path].append(name)
+            seen.setdefault(name, Seen()).merge(one)
     for path, rows in first.items():
         if not rows:
             empty = csv_records.no_rows(path, names[path])
             raise empty
     layout = documents.layout(column_types.settle(seen))
-    check_finite(layout, names, null)
-    return Source(layout, tuple(parts), names, null, documents.common_folder(paths))
+    check_finite(layout, names, null, dialect)
+    folder = documents.common_folder(paths)
+    return Source(layout, tuple(parts), names, null, folder, dialect)
 
 
 def _side_by_side(see: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
@@ -304,7 +353,9 @@ def _side_by_side(see: Callable[[Any], Any], work: Sequence[Any]) -> list[Any]:
             raise
 
 
-def check_finite(layout: Layout, names: Mapping[Path, list[str]], null: Nulls) -> None:
+def check_finite(
+    layout: Layout, names: Mapping[Path, list[str]], null: Nulls, dialect: Dialect = PLAIN
+) -> None:
     """Refuse a number that is not finite.
 
     Raises:
@@ -312,17 +363,26 @@ def check_finite(layout: Layout, names: Mapping[Path, list[str]], null: Nulls) -
     """
     for name in layout.infinite:
         for path in (path for path, own in names.items() if name in own):
-            find = csv_files.not_finite if is_csv(path) else parquet_files.not_finite
-            if refused := find(path, name, null):
+            refused = (
+                csv_files.not_finite(path, name, null, dialect)
+                if is_csv(path)
+                else _format_of(path).not_finite(path, name, null)
+            )
+            if refused:
                 raise refused
 
 
 def is_csv(path: Path) -> bool:
     """Say whether a file is a CSV by its name."""
-    return path.name.endswith((".csv", ".csv.gz"))
+    return path.name.endswith(CSV)
 
 
-def header(path: Path) -> list[str]:
+def _format_of(path: Path) -> Any:
+    """Return the module that reads such a file, which is no CSV and no text document."""
+    return tfrecord_files if path.name.endswith(tfrecord_files.SUFFIXES) else parquet_files
+
+
+def header(path: Path, dialect: Dialect = PLAIN) -> list[str]:
     """Return a file's column names.
 
     Raises:
@@ -330,28 +390,32 @@ def header(path: Path) -> list[str]:
     """
     if documents.is_document(path):
         return list(documents.COLUMNS)
-    return csv_records.header(path) if is_csv(path) else parquet_files.header(path)
+    return csv_records.header(path, dialect) if is_csv(path) else _format_of(path).header(path)
 
 
-def _ranges(path: Path) -> list[tuple[int, int]]:
+def _ranges(path: Path, dialect: Dialect, block: int) -> list[tuple[int, int]]:
     if documents.is_document(path):
         return [(0, 0)]
-    return csv_files.ranges(path) if is_csv(path) else parquet_files.ranges(path)
+    if is_csv(path):
+        return csv_files.ranges(path, dialect, block)
+    return _format_of(path).ranges(path)
 
 
 def _see(
-    path: Path, place: tuple[int, int], names: list[str], null: Nulls
+    path: Path, place: tuple[int, int], names: list[str], null: Nulls, dialect: Dialect
 ) -> tuple[int, dict[str, Seen]]:
     if documents.is_document(path):
         return documents.see(path)
     if not is_csv(path):
-        return parquet_files.see(path, place, null)
-    with explained(path, names):
-        return csv_files.see(path, place, names, null)
+        return _format_of(path).see(path, place, null)
+    with explained(path, names, dialect):
+        return csv_files.see(path, place, names, null, dialect)
 
 
 @contextmanager
-def explained(path: Path, names: list[str]) -> Generator[None, None, None]:
+def explained(
+    path: Path, names: list[str], dialect: Dialect = PLAIN
+) -> Generator[None, None, None]:
     """Turn a failed parse into the error that names the lines.
 
     Raises:
@@ -362,11 +426,11 @@ def explained(path: Path, names: list[str]) -> Generator[None, None, None]:
     except csv_files.Unparsed as error:
         # One thread at a time: the first one to explain is the one whose error is raised.
         with _EXPLAINING:
-            explained = csv_records.explain(path, names, str(error))
+            explained = csv_records.explain(path, names, str(error), dialect)
         raise explained from error
 
 
-def places(path: Path, rows: Iterable[int]) -> list[str]:
+def places(path: Path, rows: Iterable[int], dialect: Dialect = PLAIN) -> list[str]:
     """Return where these rows of a file stand: ``file:line``, or ``file:row N`` for Parquet.
 
     A text document is its one row.
@@ -374,16 +438,22 @@ def places(path: Path, rows: Iterable[int]) -> list[str]:
     Args:
         path: the file.
         rows: from 0, in the file's order.
+        dialect: how CSV files are written.
     """
     wanted = sorted(set(rows))
     if documents.is_document(path):
         return [str(path) for _ in wanted]
     if is_csv(path):
-        return [f"{path}:{line}" for line in csv_records.lines_of(path, wanted)]
+        return [
+            f"{path}:{line}"
+            for line in Lines(path, dialect).of(np.array(wanted, np.int64)).tolist()
+        ]
     return [f"{path}:row {row + 1}" for row in wanted]
 
 
-def short_places(path: Path, rows: Iterable[int], files: Sequence[str]) -> list[str]:
+def short_places(
+    path: Path, rows: Iterable[int], files: Sequence[str], dialect: Dialect = PLAIN
+) -> list[str]:
     """Return `places`, the file named as seen from the folder that all `files` are in."""
     short = short_name(path, files)
-    return [place.replace(str(path), short, 1) for place in places(path, rows)]
+    return [place.replace(str(path), short, 1) for place in places(path, rows, dialect)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from components.report_columns import anchor, column_body, columns_section, legend
+from components.report_drift import drift_section
 from components.report_evaluation import evaluation_section
 from components.report_statistics import Column, read_columns, read_schema
 from components.report_text import (
@@ -49,6 +50,7 @@ def write_report(
     statistics: Mapping[str, str | Path],
     anomalies: Sequence[Mapping[str, Any]],
     schema: str | Path | None,
+    drift: Mapping[str, Any] | None = None,
     label: str,
     ignored: Sequence[str],
     history: Iterable[Mapping[str, Any]],
@@ -66,6 +68,7 @@ def write_report(
             is the one that others are compared with. A file that cannot be read is named.
         anomalies: what the data gate found, with the fields of the journal's `anomaly` event.
         schema: the schema.pbtxt, None when there is none yet.
+        drift: what the gate says of drift and skew (`baseline.Comparison.facts`).
         label: the name of the label's column, "" when there is none.
         ignored: columns that are no features.
         history: events of the journal; the `train_step` and `evaluation` ones are drawn.
@@ -84,6 +87,7 @@ def write_report(
     columns, rows, unread = read_columns(statistics)
     sections = {
         "Anomalies": _anomalies_section(anomalies, columns, unread),
+        "Drift": drift_section(drift or {}, {one.name: anchor(one) for one in columns}),
         "Label": _label_section(columns, label),
         "Training": training_section(list(history)),
         "Metrics": metrics_section(metrics, baseline, evaluation or {}),

@@ -14,6 +14,8 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 
+from components.schema_words import domains_of, expectation
+
 Bucket = tuple[float, float, float]
 """Low edge, high edge, rows (a float: TFDV interpolates)."""
 
@@ -223,23 +225,5 @@ def read_schema(path: str | Path | None) -> dict[str, str]:
         text_format.Parse(text, schema, allow_unknown_field=True)
     except (OSError, UnicodeDecodeError, text_format.ParseError):
         return {}
-    domains = {one.name: len(one.value) for one in schema.string_domain}
-    return {feature.name: _expectation(feature, domains) for feature in schema.feature}
-
-
-def _expectation(feature: schema_pb2.Feature, domains: Mapping[str, int]) -> str:
-    parts = [schema_pb2.FeatureType.Name(feature.type).lower()]
-    if feature.presence.min_fraction:
-        asked = feature.presence.min_fraction
-        parts.append("in every row" if asked >= 1 else f"in at least {100 * asked:g} % of rows")
-    domain = feature.WhichOneof("domain_info")
-    if domain == "domain":
-        parts.append(f"one of {domains.get(feature.domain, 0)} known values")
-    elif domain == "string_domain":
-        parts.append(f"one of {len(feature.string_domain.value)} known values")
-    elif domain in {"int_domain", "float_domain"}:
-        limits = getattr(feature, domain)
-        low = f"{limits.min:g}" if limits.HasField("min") else "no lower limit"
-        high = f"{limits.max:g}" if limits.HasField("max") else "no upper limit"
-        parts.append(f"{low} to {high}")
-    return ", ".join(parts)
+    domains = domains_of(schema)
+    return {feature.name: expectation(feature, domains) for feature in schema.feature}

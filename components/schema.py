@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow_data_validation as tfdv
-from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
 from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
 from components import documents, text_choice
+from components.schema_file import KEY, parse_schema, read_text, schema_text
 from components.statistics import read_statistics
 from trainer.errors import SettingError
 
 SCHEMA_FILE = "schema.pbtxt"
-KEY = "validation.schema"
 KINDS = {"INT": "int", "FLOAT": "float", "BYTES": "string"}
 NO_TEXT: Mapping[str, Any] = {"model": "tabular"}
 """No text column is chosen."""
@@ -65,7 +64,7 @@ def write_schema(
     if schema == "infer":
         text = schema_text(infer_schema(read_statistics(statistics, "train"), choice))
     else:
-        text = _read_text(schema)
+        text = read_text(schema)
         parsed = parse_schema(text, schema)
         if label:
             _require_label(parsed, schema, label)
@@ -120,11 +119,6 @@ def kinds_of(schema: schema_pb2.Schema) -> dict[str, str]:
     return {name: KINDS[kind] for name, kind in names.items() if kind in KINDS}
 
 
-def schema_text(schema: schema_pb2.Schema) -> str:
-    """Return a schema as the text of a ``.pbtxt`` file."""
-    return text_format.MessageToString(schema, as_utf8=True)
-
-
 def read_schema(folder: str) -> schema_pb2.Schema:
     """Return the schema of a Schema artifact.
 
@@ -133,36 +127,6 @@ def read_schema(folder: str) -> schema_pb2.Schema:
     """
     path = Path(folder) / SCHEMA_FILE
     return parse_schema(path.read_text(encoding="utf-8"), str(path))
-
-
-def parse_schema(text: str, path: str) -> schema_pb2.Schema:
-    """Return the schema that a ``.pbtxt`` file's text stands for.
-
-    Raises:
-        SettingError: naming the file and the line that cannot be parsed.
-    """
-    try:
-        return text_format.Parse(text, schema_pb2.Schema())
-    except text_format.ParseError as error:
-        raise SettingError(
-            f"this file is no schema: {error}",
-            where=KEY,
-            holds=f'"{path}"',
-            right='name a .pbtxt file with a tensorflow.metadata.v0.Schema, or use "infer"',
-        ) from error
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise SettingError(
-            f"this file cannot be read ({reason})",
-            where=KEY,
-            holds=f'"{path}"',
-            right='name a .pbtxt file that is there, or use "infer"',
-        ) from error
 
 
 def _require_label(schema: schema_pb2.Schema, path: str, label: str) -> None:

@@ -1,11 +1,12 @@
 """Which rows are held back for evaluation: by hash, by time, or by a column that says so.
 
 By hash, a row's split depends on what the row holds and on nothing else: not on the order of rows,
-the number of files or their format. Equal rows share a split.
+the number of files or their format, nor on columns without a value. Equal rows share a split.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ SPLITS = ("train", "eval")
 IsEval = Callable[[pa.RecordBatch], np.ndarray]
 """Takes rows with the layout's columns, returns bool [rows]: held back or not."""
 
+KEPT_HASHES = 1 << 16
+"""Texts whose hashes are kept: most come again, and this is done while other threads wait."""
 _MISSING = np.uint64(0x9E3779B97F4A7C15)
 ISO = r"^\d{4}-\d{2}-\d{2}"
 
@@ -60,7 +63,11 @@ def by_settings(
         return by_time(column, split["eval"], batches())
     if split["by"] == "column":
         return by_column(column)
-    columns = [column] if column else [one for one in layout.kinds if one not in layout.places]
+    columns = (
+        [column]
+        if column
+        else [one for one in layout.kinds if one not in layout.places | layout.empty]
+    )
     return by_hash(columns, split["eval"])
 
 
@@ -105,22 +112,25 @@ def by_hash(columns: Iterable[str], share: float) -> IsEval:
     return is_eval
 
 
-def hash_rows(batch: pa.RecordBatch, columns: Iterable[str]) -> np.ndarray:
+def hash_rows(batch: pa.RecordBatch, columns: Iterable[str], *, salt: int = 0) -> np.ndarray:
     """Return a hash of each row's values in these columns, uint64 [rows].
 
     Each value is mixed with its column's name, the mixes are added up, and the sum is mixed again,
     so the order of columns does not matter. Mixing is the finaliser of SplitMix64 (Steele et al.
-    2014, doi:10.1145/2714064.2660195); texts are hashed by BLAKE2b.
+    2014, doi:10.1145/2714064.2660195); texts are hashed by BLAKE2b. Another salt makes another
+    hash of the same values.
     """
     total = np.zeros(batch.num_rows, np.uint64)
     for name in columns:
-        salt = _text_hash(name)
-        total += _mix(_value_hashes(batch.column(batch.schema.get_field_index(name))) ^ salt)
+        of_name = _text_hash(name) ^ np.uint64(salt * 0xD6E8FEB86659FD93 % 2**64)
+        total += _mix(_value_hashes(batch.column(batch.schema.get_field_index(name))) ^ of_name)
     return _mix(total)
 
 
 def _value_hashes(column: pa.Array) -> np.ndarray:
     if pa.types.is_large_list(column.type):
+        if pa.types.is_floating(column.type.value_type):
+            column = column.cast(pa.large_list(pa.float32()))
         return np.array([_text_hash(repr(one or [])) for one in column.to_pylist()], np.uint64)
     present = np.asarray(pc.is_valid(column))
     if pa.types.is_string(column.type):
@@ -138,15 +148,19 @@ def _number_bits(values: np.ndarray) -> np.ndarray:
     """Return int64 or float64 as uint64, the same for equal numbers of either type.
 
     So no row changes its split when a fraction in another row makes the column float, and minus
-    zero is zero.
+    zero is zero. Fractions are taken as float32, as which examples hold them.
     """
     if values.dtype == np.int64:
         return values.view(np.uint64)
+    with np.errstate(over="ignore"):
+        short = values.astype(np.float32).astype(np.float64)
+    values = np.where(values == np.floor(values), values, short)
     is_whole = (values == np.floor(values)) & (np.abs(values) < 2**63)
     integers = np.where(is_whole, values, 0).astype(np.int64)
     return np.where(is_whole, integers.view(np.uint64), values.view(np.uint64))
 
 
+@functools.lru_cache(maxsize=KEPT_HASHES)
 def _text_hash(text: str) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big"))
 

@@ -11,6 +11,7 @@ such statistics have lengths and missing values, and neither distinct nor top va
 import gzip
 import json
 import os
+import shutil
 import struct
 import threading
 import time
@@ -46,9 +47,13 @@ BATCH_BYTES = 64 << 20
 READ_BYTES = 1 << 20
 DISTINCT_LIMIT = 10_000
 """A number column with more distinct values than this is not listed in `values.json`."""
+TEXT_LIMIT = 1 << 20
+"""Of a text column with more distinct values than this they are estimated, and none is listed."""
 STATISTICS_FILE = "FeatureStats.pb"
 VALUES_FILE = "values.json"
 ROWS_FILE = "rows.json"
+AT_HAND = "statistics"
+"""Folder beside our ExampleGen's examples that holds their statistics."""
 TELL_SECONDS = 0.2
 REMAKE = "run again with --no-cache ExampleGen, which writes it anew"
 TENSOR_TYPES = {"int": tf.int64, "float": tf.float32, "string": tf.string}
@@ -61,14 +66,26 @@ class PartialStatistics:
     options: tfdv.StatsOptions = field(default_factory=tfdv.StatsOptions)
 
     def __post_init__(self) -> None:
-        self._generator = basic_stats_generator.BasicStatsGenerator(
+        self._generator = self._made()
+        self._basic = self._generator.create_accumulator()
+        self._counts: dict[str, ValueCounts] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what travels between processes: all but TFDV's generator, which holds functions."""
+        return {name: value for name, value in vars(self).items() if name != "_generator"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on where another process stopped."""
+        vars(self).update(state)
+        self._generator = self._made()
+
+    def _made(self) -> Any:
+        return basic_stats_generator.BasicStatsGenerator(
             num_values_histogram_buckets=self.options.num_values_histogram_buckets,
             num_histogram_buckets=self.options.num_histogram_buckets,
             num_quantiles_histogram_buckets=self.options.num_quantiles_histogram_buckets,
             epsilon=self.options.epsilon,
         )
-        self._basic = self._generator.create_accumulator()
-        self._counts: dict[str, ValueCounts] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch whose columns are lists of values."""
@@ -112,11 +129,13 @@ class PartialStatistics:
         }
 
     def _counts_of(self, name: str, kind: pa.DataType) -> ValueCounts:
-        limit = DISTINCT_LIMIT if pa.types.is_primitive(kind) else 0
+        limit = DISTINCT_LIMIT if pa.types.is_primitive(kind) else TEXT_LIMIT
         return self._counts.setdefault(name, ValueCounts(limit))
 
     def _add_top_values(self, feature: statistics_pb2.FeatureNameStatistics) -> None:
         counts = self._counts.get(feature.path.step[0])
+        if counts and counts.given_up and counts.estimate():
+            feature.string_stats.unique = counts.estimate()
         table = counts.table() if counts else None
         if table is None or not table.num_rows:
             return
@@ -153,6 +172,8 @@ def _pairs(table: pa.Table) -> list[tuple[Any, int]]:
 def write_statistics(examples: str, statistics: str, splits: list[str]) -> None:
     """Write ``Split-<name>/FeatureStats.pb`` of each split, and ``values.json``.
 
+    What our ExampleGen counted while it wrote the examples is taken from it.
+
     Args:
         examples: place of the Examples artifact.
         statistics: place of the ExampleStatistics artifact.
@@ -161,8 +182,17 @@ def write_statistics(examples: str, statistics: str, splits: list[str]) -> None:
     Raises:
         DataFileError: when a shard of the examples cannot be read.
     """
+    at_hand = Path(examples) / AT_HAND
+    if (at_hand / VALUES_FILE).is_file():
+        shutil.copytree(at_hand, statistics, dirs_exist_ok=True)
+        return
+    keep_statistics(compute(examples, splits, _progress(examples)), statistics)
+
+
+def keep_statistics(partials: Mapping[str, PartialStatistics], statistics: str) -> None:
+    """Write the statistics of each split, and `values.json` last of all."""
     values = {}
-    for split, partial in compute(examples, splits, _progress(examples)).items():
+    for split, partial in partials.items():
         folder = Path(statistics) / f"Split-{split}"
         folder.mkdir(parents=True, exist_ok=True)
         whole = statistics_pb2.DatasetFeatureStatisticsList(datasets=[partial.statistics()])

@@ -16,7 +16,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
-from components import checkpoints, drift, fingerprint
+from components import checkpoints, fingerprint, shares
 from components.gate import DataVerdict
 from components.model_columns import write_columns
 from trainer import journal, supervisor
@@ -95,7 +95,7 @@ def run_fn(
         )
         record.mkdir(parents=True, exist_ok=True)
         (record / "features.json").write_text(json.dumps(to_json(described)))
-        drift.write(record / drift.FILE, state / COLUMNS / "train", described)
+        shares.write(record / shares.FILE, state / COLUMNS / "train", described)
         job = _job(settings, described, state=state, export=Path(model) / "Format-Serving")
         result = _train(job, record)
         shutil.copyfile(Path(job.eval) / "label.npy", record / "label.npy")

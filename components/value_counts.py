@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-COMPACT_AT = 1 << 18
+COMPACT_AT = 1 << 14
 """Pairs of value and count that are kept before they are added up."""
 
 
@@ -23,16 +23,21 @@ class ValueCounts:
     Attributes:
         limit: a column with more distinct values than this is given up; 0: no limit.
         given_up: whether it was; no value is then held.
+        rows: values that were counted or passed by.
+        share: of distinct values among all, when they became too many; 0: they did not.
     """
 
     limit: int = 0
     given_up: bool = False
+    rows: int = 0
+    share: float = 0.0
     _parts: list[pa.Table] = field(default_factory=list)
     _pairs: int = 0
     _distinct: int = 0
 
     def add(self, values: pa.Array) -> None:
         """Count the values of one batch: numbers or bytes [N]."""
+        self.rows += len(values) - values.null_count
         if self.given_up or not len(values):
             return
         if pa.types.is_floating(values.type):
@@ -47,10 +52,19 @@ class ValueCounts:
 
     def merge(self, other: ValueCounts) -> None:
         """Add the counts of another shard."""
+        self.rows += other.rows
         if other.given_up:
+            self.share = max(self.share, other.share)
             self.give_up()
         for part in other._parts:
             self._append(part)
+
+    def estimate(self) -> int:
+        """Return about how many values differ of a column that had too many; 0 where none is known.
+
+        As if the later ones went on as the first did, so it is near where nearly all differ.
+        """
+        return round(self.share * self.rows)
 
     def table(self) -> pa.Table:
         """Return columns ``value`` and ``count``, most frequent first, ties by greater value."""
@@ -76,6 +90,6 @@ class ValueCounts:
             ]
         self._pairs = self._distinct = sum(part.num_rows for part in self._parts)
         if 0 < self.limit < self._distinct:
-            self.given_up = True
+            self.given_up, self.share = True, min(self._distinct / max(self.rows, 1), 1.0)
         if self.given_up:
             self._parts = []

@@ -97,8 +97,13 @@ KINDS: dict[str, Kind] = {
     "NOT_FINITE": Kind("correct these rows, or allow such values in the column's float_domain"),
     "NOT_UTF8": Kind("write the file in UTF-8"),
     "UNIQUE_VALUES": Kind("check the column, or change unique_constraints in the schema"),
-    "DRIFT": Kind("check what changed since the last accepted data, or raise the threshold"),
-    "SKEW": Kind("check why the splits differ, or raise the threshold"),
+    "DRIFT": Kind(
+        "check what changed since these data passed, or raise validation.drift.thresholds.{feature}"
+    ),
+    "SKEW": Kind("check why the splits differ, or raise validation.skew.thresholds.{feature}"),
+    "LABEL_SHIFT": Kind(
+        "check what changed since these data passed, or raise validation.drift.thresholds.{feature}"
+    ),
     "ROW_COUNT": Kind("check that the files are complete, or change the bounds in the schema"),
     "INVALID_SCHEMA": Kind("correct the schema file"),
     "OTHER": Kind("check the column against the schema"),

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline import display
+from pipeline import display, schema_cli
 from trainer.errors import HeadraceError, InputError
 
 EXAMPLES = ("flights", "flights-best", "penguins", "stdlib-lm", "stdlib-packages")
@@ -31,6 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(schema_cli.app, name="schema")
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="The configuration file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
@@ -269,7 +271,8 @@ def _add_rooms_above(arguments: list[str]) -> None:
     They are entry points of this distribution; the commands above need none of them.
     """
     own = {one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands}
-    if (arguments and arguments[0] in own) or app.registered_groups:
+    groups = {one.name for one in app.registered_groups}
+    if (arguments and arguments[0] in own | {"schema"}) or groups - {"schema"}:
         return
     import importlib.metadata
 

@@ -6,6 +6,7 @@ sentence that explains them, from which messages, written files and the README's
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -37,9 +38,17 @@ from trainer.settings import (
     MonitoringSettings,
     TrainingSettings,
     key,
+    parse_bytes,
     require,
 )
 
+BEAM_NEEDS: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "flink": ("--flink_master", "--environment_type"),
+    "spark": ("--spark_master_url", "--environment_type"),
+    "dataflow": ("--project", "--region", "--temp_location"),
+}
+"""Arguments without which a cluster's job cannot be submitted."""
 TRACKING_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
 
 
@@ -73,6 +82,13 @@ def _local_path(value: str) -> str:
     return value
 
 
+def _is_encoding(name: str) -> bool:
+    try:
+        return codecs.lookup(name)._is_text_encoding
+    except LookupError:
+        return False
+
+
 @dataclass(frozen=True)
 class SplitSettings:
     """Which rows are held back for evaluation."""
@@ -97,6 +113,34 @@ class SplitSettings:
 
 
 @dataclass(frozen=True)
+class CleanSettings:
+    """What is changed or dropped before anything else sees the rows; each change is counted."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    trim: tuple[str, ...] = key((), "text columns whose values lose blanks around them; *: all")
+    blank_to_missing: tuple[str, ...] = key(
+        (), "text columns in which blanks alone are missing; *: all"
+    )
+    map: dict[str, dict[str, str]] = key(
+        dict, "column to value to what replaces it, as texts; an empty one is missing"
+    )
+    clip: dict[str, tuple[float, float]] = key(
+        dict, "number column to its least and greatest value"
+    )
+    drop_unlabelled: bool = key(False, "rows without a label are dropped")
+    drop_duplicates: bool = key(False, "rows that equal an earlier one in every column are dropped")
+
+    def __post_init__(self) -> None:
+        for name, bounds in self.clip.items():
+            require(
+                bounds[0] <= bounds[1],
+                "clip",
+                f"must hold the least value before the greatest; {name} holds {list(bounds)}",
+            )
+
+
+@dataclass(frozen=True)
 class DataSettings:
     """What is read, and what is predicted."""
 
@@ -106,8 +150,9 @@ class DataSettings:
         tuple[str, ...], BeforeValidator(_as_tuple), Words("a path or a list of paths")
     ] = field(
         metadata={
-            "help": "a path, a folder, a glob, or a list of them: .csv(.gz) .parquet, or text "
-            "documents: .txt .md .rst .py, each also as .gz"
+            "help": "a path, a folder, a glob, or a list of them, also at s3:// or gs://: "
+            ".csv(.gz, .zst) .parquet .tfrecord(.gz), or text documents: .txt .md .rst .py, each "
+            "also as .gz"
         }
     )
     label: str = key("", "the column to predict; must be set but for a causal-lm")
@@ -121,16 +166,37 @@ class DataSettings:
     null_values: tuple[str, ...] = key(
         ("", "NA", "NaN", "null"), "texts that stand for a missing value"
     )
+    delimiter: str = key(",", "of CSV files: one ASCII character between cells")
+    quote: str = key('"', "of CSV files: one ASCII character around cells that hold a delimiter")
+    encoding: str = key("utf-8", "of CSV files, as Python names it")
+    memory: str = key(
+        "1GiB", "what the process of the data nodes may hold, whatever the size of the data"
+    )
+    clean: CleanSettings = key(CleanSettings, "what is changed or dropped before all else")
     split: SplitSettings = key(SplitSettings, "which rows are held back for evaluation")
 
     def __post_init__(self) -> None:
         require(bool(self.files), "files", "must name at least one file; it holds []")
         for one in self.files:
             require(
-                bool(one) and "://" not in one,
+                bool(one) and ("://" not in one or one.partition("://")[0] in {"s3", "gs"}),
                 "files",
-                f"must be a path of this machine, or a list of them; it holds {json.dumps(one)}",
+                f"must be a path of this machine, s3:// or gs://; it holds {json.dumps(one)}",
             )
+        for name in ("delimiter", "quote"):
+            value = getattr(self, name)
+            require(
+                len(value) == 1 and value.isascii() and value not in "\r\n",
+                name,
+                f"must be one ASCII character; it holds {json.dumps(value)}",
+            )
+        parse_bytes(self.memory, name="memory")
+        require(self.quote != self.delimiter, "quote", "must not be the delimiter")
+        require(
+            _is_encoding(self.encoding),
+            "encoding",
+            f"must name an encoding, such as latin-1; it holds {json.dumps(self.encoding)}",
+        )
         for name in ("label", "text"):
             column = getattr(self, name)
             require(
@@ -145,6 +211,43 @@ class DataSettings:
         )
 
 
+def _require_shares(one: Any) -> None:
+    for name, value in {"threshold": one.threshold, **one.thresholds}.items():
+        at = name if name == "threshold" else "thresholds"
+        require(0 <= value <= 1, at, f"must be from 0 to 1; it holds {value}")
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """How far the train split may lie from that of the last data that passed."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    baseline: Literal["last-passed", "none"] = key(
+        "last-passed", "the last data of this pipeline that passed the gate; none: not compared"
+    )
+    threshold: float = key(
+        0.1, "greatest distance, 0 to 1: L-infinity of texts, Jensen-Shannon of numbers"
+    )
+    thresholds: dict[str, float] = key(dict, "of single columns")
+
+    def __post_init__(self) -> None:
+        _require_shares(self)
+
+
+@dataclass(frozen=True)
+class SkewSettings:
+    """How far the eval split may lie from the train split."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    threshold: float = key(0.1, "greatest distance of eval from train, as for drift")
+    thresholds: dict[str, float] = key(dict, "of single columns")
+
+    def __post_init__(self) -> None:
+        _require_shares(self)
+
+
 @dataclass(frozen=True)
 class ValidationSettings:
     """When the data gate refuses."""
@@ -156,6 +259,10 @@ class ValidationSettings:
     rules: dict[str, Literal["stop", "warn", "ignore"]] = key(
         dict, 'apart from that, by kind, feature or "feature:kind": stop, warn or ignore'
     )
+    drift: DriftSettings = key(
+        DriftSettings, "how far train may lie from the last data that passed"
+    )
+    skew: SkewSettings = key(SkewSettings, "how far eval may lie from train")
 
     def __post_init__(self) -> None:
         require(
@@ -211,6 +318,33 @@ class TrackingSettings:
         )
 
 
+@dataclass(frozen=True)
+class BeamSettings:
+    """Where the data nodes' work runs."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    runner: Literal["local", "flink", "spark", "dataflow"] = key(
+        "local", "local: this process; others: a cluster that runs Beam"
+    )
+    args: tuple[str, ...] = key((), "arguments of Beam for it, such as --flink_master=host:8081")
+
+    def __post_init__(self) -> None:
+        given = {one.partition("=")[0] for one in self.args}
+        require("--runner" not in given, "args", "must not name a runner, which beam.runner does")
+        for name in BEAM_NEEDS[self.runner]:
+            require(
+                name in given,
+                "args",
+                f"must hold {name}=... for {self.runner}; it holds {json.dumps(list(self.args))}",
+            )
+        require(
+            self.runner != "local" or not self.args,
+            "args",
+            "must be empty for local, which takes none",
+        )
+
+
 class PipelineConfig(BaseModel):
     """Everything that a pipeline is told. Made by `load`."""
 
@@ -240,6 +374,7 @@ class PipelineConfig(BaseModel):
     monitoring: MonitoringSettings = Field(
         MonitoringSettings(), description="how training can be watched from outside"
     )
+    beam: BeamSettings = Field(BeamSettings(), description="where the data nodes' work runs")
     kubeflow: KubeflowSettings = Field(
         KubeflowSettings(), description="how it runs on Kubeflow Pipelines"
     )

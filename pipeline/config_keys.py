@@ -19,12 +19,7 @@ from pipeline import config_file
 from pipeline.config_file import Key
 from trainer.errors import SettingError
 
-NOT_YET = (
-    "validation.drift",
-    "validation.skew",
-    "checkpoint.remote",
-    "beam",
-)
+NOT_YET = ("checkpoint.remote",)
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 
 VALUES_NOT_YET = {

@@ -99,7 +99,9 @@ def _run_nodes(plan: dict[str, Any]) -> None:
         )
         for one in plan["nodes"]
     ]
-    pipeline = definition.build(name=plan["name"], folder=Path(plan["folder"]), steps=steps)
+    pipeline = definition.build(
+        name=plan["name"], folder=Path(plan["folder"]), steps=steps, beam=plan["beam"]
+    )
     representation = compiler.Compiler().compile(pipeline)
     runtime_parameter_utils.substitute_runtime_parameter(
         representation, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: plan["run"]}

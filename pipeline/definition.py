@@ -6,6 +6,7 @@ turns the same list into a `tfx.dsl.Pipeline`.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from components import fingerprint
+from components.csv_records import Dialect
 from components.fingerprint import Fingerprint
 from pipeline import own_model
 from pipeline.config import PipelineConfig
-from trainer.settings import to_json
+from trainer.settings import parse_bytes, to_json
 
 Settings = dict[str, Any]
 
@@ -67,8 +69,20 @@ def _example_gen(config: PipelineConfig, files: list[str]) -> Settings:
         "files": files,
         "label": config.data.label,
         "null_values": list(config.data.null_values),
+        "csv": dataclasses.asdict(dialect(config)),
+        "clean": _clean(config),
+        "memory_bytes": parse_bytes(config.data.memory, name="memory"),
         "split": _split(config),
     }
+
+
+def _clean(config: PipelineConfig) -> Settings:
+    return json.loads(json.dumps(to_json(config.data.clean)))
+
+
+def dialect(config: PipelineConfig) -> Dialect:
+    """Return how the CSV files are written."""
+    return Dialect(config.data.delimiter, config.data.quote, config.data.encoding)
 
 
 def _split(config: PipelineConfig) -> Settings:
@@ -104,6 +118,8 @@ def _data_gate(config: PipelineConfig, files: list[str]) -> Settings:
         "vocabulary": config.model.vocabulary,
         "on_anomaly": config.validation.on_anomaly,
         "rules": dict(config.validation.rules),
+        "drift": to_json(config.validation.drift),
+        "skew": to_json(config.validation.skew),
         "global_batch": config.training.global_batch,
     }
 
@@ -114,6 +130,7 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
         "label": config.data.label,
         "task": config.data.task,
         "ignore": list(config.data.ignore),
+        "clean": _clean(config),
         "folder": str(config.base) if own_model.is_own(config.model.kind) else "",
         "model": to_json(config.model),
         "training": to_json(config.training),
@@ -147,7 +164,16 @@ NODES: tuple[Node, ...] = (
         "ExampleGen",
         "components.example_gen",
         _example_gen,
-        keys=("data.files", "data.label", "data.null_values", "data.split"),
+        keys=(
+            "data.files",
+            "data.label",
+            "data.null_values",
+            "data.delimiter",
+            "data.quote",
+            "data.encoding",
+            "data.clean",
+            "data.split",
+        ),
     ),
     Node(
         "StatisticsGen",
@@ -185,6 +211,8 @@ NODES: tuple[Node, ...] = (
             "data.ignore",
             "validation.on_anomaly",
             "validation.rules",
+            "validation.drift",
+            "validation.skew",
             "training.global_batch",
         ),
         text_keys=("model.kind", "model.sequence", "model.vocabulary", *CHOICE),
@@ -199,7 +227,7 @@ NODES: tuple[Node, ...] = (
             "schema": "SchemaGen.schema",
             "verdict": "DataGate.verdict",
         },
-        keys=("data.label", "data.task", "data.ignore", "model", "training"),
+        keys=("data.label", "data.task", "data.ignore", "data.clean", "model", "training"),
         text_keys=CHOICE,
         also=("trainer.worker",),
     ),
@@ -254,6 +282,16 @@ IRRELEVANT = ("training.max_restarts",)
 """Keys of a section above that change no result."""
 
 
+BEAM_RUNNERS = {"flink": "FlinkRunner", "spark": "SparkRunner", "dataflow": "DataflowRunner"}
+
+
+def beam_args(config: PipelineConfig) -> list[str]:
+    """Return the arguments of Beam: of this process's own runner, or of a cluster's."""
+    if config.beam.runner == "local":
+        return list(LOCAL_BEAM)
+    return [f"--runner={BEAM_RUNNERS[config.beam.runner]}", *config.beam.args]
+
+
 LOCAL_BEAM = (
     # Beam's own default downloads another runner; this one runs in the process.
     "--runner=FnApiRunner",
@@ -298,13 +336,16 @@ def _concerns(keys: Iterable[str], name: str) -> bool:
     return any(name == one or name.startswith(one + ".") for one in keys)
 
 
-def build(*, name: str, folder: Path, steps: Iterable[Step]) -> Any:
+def build(
+    *, name: str, folder: Path, steps: Iterable[Step], beam: Iterable[str] = LOCAL_BEAM
+) -> Any:
     """Return the `tfx.dsl.Pipeline` of these steps, in their order.
 
     Args:
         name: the pipeline's name.
         folder: where its artifacts and its ML Metadata stand.
         steps: the nodes, each after those that it reads from.
+        beam: arguments of Beam, for the nodes that run on it.
     """
     from tfx.orchestration import metadata
     from tfx.orchestration import pipeline as tfx_pipeline
@@ -329,5 +370,5 @@ def build(*, name: str, folder: Path, steps: Iterable[Step]) -> Any:
         metadata_connection_config=metadata.sqlite_metadata_connection_config(
             str(folder / "metadata.sqlite")
         ),
-        beam_pipeline_args=list(LOCAL_BEAM),
+        beam_pipeline_args=list(beam),
     )

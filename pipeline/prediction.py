@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from components import column_types, drift, prediction_rows, registry, served
+from components import column_types, prediction_rows, registry, served, shares
 from components.prediction_rows import Rows
 from trainer.errors import InputError
 
@@ -139,17 +139,17 @@ def _missing(described: Mapping[str, Any], rows: Rows) -> list[str]:
     return [f"warning    the files have no column {name}: missing in all rows" for name in missing]
 
 
-def _drift(folder: Path) -> drift.Drift | None:
-    path = folder / "statistics" / drift.FILE
-    return drift.Drift(path) if path.is_file() else None
+def _drift(folder: Path) -> shares.Drift | None:
+    path = folder / "statistics" / shares.FILE
+    return shares.Drift(path) if path.is_file() else None
 
 
-def _drifted(moved: drift.Drift | None, settings: Mapping[str, Any]) -> list[str]:
+def _drifted(moved: shares.Drift | None, settings: Mapping[str, Any]) -> list[str]:
     """Return one warning that names the columns that moved, the farthest first."""
     if moved is None:
         return ["drift      not checked: no statistics stand beside the model"]
     keys = ("validation.drift.threshold", "validation.skew.threshold")
-    threshold = next((settings[key] for key in keys if key in settings), drift.THRESHOLD)
+    threshold = next((settings[key] for key in keys if key in settings), shares.THRESHOLD)
     found = moved.moved(float(threshold))
     if not found:
         return []
@@ -165,7 +165,7 @@ def _drifted(moved: drift.Drift | None, settings: Mapping[str, Any]) -> list[str
 
 
 def _answers(
-    answer: Any, rows: Rows, moved: drift.Drift | None, *, keep_errors: bool
+    answer: Any, rows: Rows, moved: shares.Drift | None, *, keep_errors: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the answers, in order; two batches are answered at a time, and the next ones read.
 

@@ -93,12 +93,13 @@ def _root(config: PipelineConfig) -> Iterator[Finding]:
 def _heads(config: PipelineConfig) -> tuple[Heads | None, list[Finding]]:
     """Return the first rows of the data, and what is said of its files; None: cannot be read."""
     from components import heads, readers
+    from pipeline import definition
 
     where = config.where("data.files")
     try:
-        found = readers.resolve(config.data.files, config.base)
+        found = readers.resolve(config.data.files, config.base, config.root_folder / "inputs")
         said = [Finding("warning", where, f"{one}; it is not read") for one in found.skipped]
-        return heads.read(found.files, config.data.null_values), said
+        return heads.read(found.files, config.data.null_values, definition.dialect(config)), said
     except InputError as error:
         return None, [_refused(config, error)]
 

@@ -102,6 +102,14 @@ def split_statistics(outputs: RunOutputs) -> dict[str, Path]:
     return dict(sorted(found.items(), key=lambda one: (one[0] != "train", one[0])))
 
 
+def drift(outputs: RunOutputs, folder: Path) -> dict[str, Any]:
+    """Return what the gate says of drift and skew: from its artifact, or from the run's folder."""
+    if found := _json(outputs, "DataGate", "verdict", "drift.json"):
+        return found
+    path = folder / "drift.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
 def history(outputs: RunOutputs, events: Iterable[Event]) -> list[Event]:
     """Return the training's own events: this run's, or those kept beside a cached model."""
     told = [event for event in events if event["event"] in {"train_step", "evaluation"}]

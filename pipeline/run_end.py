@@ -14,6 +14,8 @@ from pipeline.processes import Run
 from trainer.errors import from_facts
 
 TRACKING_SECONDS = 60.0
+ACCEPTED_LINES = 10
+"""Newest changes of the schema that a run is tagged with."""
 STATUS = {0: "succeeded", 3: "rejected", 130: "interrupted", 143: "interrupted"}
 _HOW = {"rejected": lines.REFUSED, "interrupted": lines.INTERRUPTED}
 _STATES = {"done": "ran", "cached": "cached", "failed": "failed"}
@@ -79,13 +81,18 @@ def _tell_artifacts(one: Run, outputs: results.RunOutputs) -> None:
         data = results.data_facts(outputs)
         if data:
             one.tell("data", **data)
+    from components import schema_file
+
     paths = {f"statistics/{name}.pb": str(path)
              for name, path in results.split_statistics(outputs).items()}  # fmt: skip
-    tags = {}
+    cleaned = results.data_facts(outputs).get("cleaned")
+    tags = {"data.cleaned": json.dumps(cleaned)} if cleaned else {}
     schema = outputs.get("SchemaGen", {}).get("schema")
     if schema is not None:
         paths["schema.pbtxt"] = str(Path(schema.uri) / "schema.pbtxt")
         tags["digest.schema"] = fingerprint.file_digest(paths["schema.pbtxt"])
+        if accepted := schema_file.history(schema_file.read_text(paths["schema.pbtxt"])):
+            tags["schema.accepted"] = "\n".join(accepted[-ACCEPTED_LINES:])
     evaluation = outputs.get("Evaluator", {}).get("evaluation")
     if evaluation is not None:
         paths["evaluation.json"] = str(Path(evaluation.uri) / "evaluation.json")
@@ -144,6 +151,9 @@ def _write_report(
     if not statistics:
         return None
     path = one.config.folder / "report.html"
+    compared = results.drift(outputs, one.folder)
+    if compared.get("statistics") and Path(compared["statistics"]).is_file():
+        statistics[f"train of run {compared['baseline']}"] = Path(compared["statistics"])
     schema = outputs.get("SchemaGen", {}).get("schema")
     try:
         report.write_report(
@@ -151,6 +161,7 @@ def _write_report(
             title=one.config.name,
             statistics=statistics,
             anomalies=result["anomalies"],
+            drift=compared,
             schema=Path(schema.uri) / "schema.pbtxt" if schema else None,
             label=one.config.data.label,
             ignored=list(one.config.data.ignore),
@@ -165,6 +176,8 @@ def _write_report(
                 "error": result["error"],
                 "examples": result["examples"],
                 "training": result["training"],
+                **_anomalous_rows(one),
+                **_rows(results.data_facts(outputs)),
                 "settings": one.config.flat(),
             },
         )
@@ -173,6 +186,18 @@ def _write_report(
         return str(path) if path.exists() else None
     one.tell("report", path=str(path))
     return str(path)
+
+
+def _rows(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what ExampleGen read, dropped and changed, for the report."""
+    names = ("rows_read", "rows_refused", "rows_dropped", "cleaned")
+    return {name.replace("_", " "): data[name] for name in names if data.get(name)}
+
+
+def _anomalous_rows(one: Run) -> dict[str, str]:
+    """Return where every row stands that shows an anomaly, for the report."""
+    path = one.folder / "anomalous_rows.parquet"
+    return {"all anomalous rows": str(path)} if path.is_file() else {}
 
 
 def _tracked(one: Run, records: cache.Records) -> dict[str, Any] | None:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from components import fingerprint, readers
-from pipeline import cache, definition, lines, processes, run_end
+from pipeline import baseline, cache, definition, lines, processes, run_end
 from pipeline.config import PipelineConfig
 from pipeline.definition import Node
 from pipeline.processes import OnEvent, Run
 from trainer.errors import InputError
 
+Baseline = dict[str, Any] | None
 Close = Callable[..., dict[str, Any]]
 """Takes the run, its exit code and when it began; returns the result, with ``exit_code``."""
 
@@ -53,13 +54,13 @@ def run(
         InputError: when nothing could be started.
     """
     started = time.monotonic()
-    found = readers.resolve(config.data.files, config.base)
+    found = readers.resolve(config.data.files, config.base, config.root_folder / "inputs")
     files = [str(path) for path in found.files]
     _make_folder(config.folder)
     with _alone(config.folder, on_event):
         with processes.interruptible():
             records = cache.Records(config.folder / "metadata.sqlite")
-            decisions = _decide(config, files, nodes, records=records, no_cache=no_cache)
+            decisions, compared = _decide(config, files, nodes, records=records, no_cache=no_cache)
             earlier = _earlier_result(config, records, decisions)
             if earlier is None:
                 _refuse_early(config)
@@ -69,7 +70,7 @@ def run(
         one = Run(number, folder, config, decisions, on_event)
         for skipped in found.skipped:
             one.tell("warning", id="ExampleGen", message=f"not read: {skipped}")
-        return _run_processes(one, files, nodes, started=started, close=close)
+        return _run_processes(one, files, nodes, compared=compared, started=started, close=close)
 
 
 def _refuse_early(config: PipelineConfig) -> None:
@@ -130,12 +131,20 @@ def _decide(
     *,
     records: cache.Records,
     no_cache: frozenset[str],
-) -> dict[str, cache.Decision]:
+) -> tuple[dict[str, cache.Decision], Baseline]:
+    """Decide what is cached, and what the gate compares the data with."""
     digests = fingerprint.data_digests(files)
     flat = config.flat()
     parts = {node.id: definition.own_part(node, config, digests, flat) for node in nodes}
     upstream = {node.id: node.upstream for node in nodes}
-    return cache.decide(records, parts, upstream, forced=no_cache)
+    decisions = cache.decide(records, parts, upstream, forced=no_cache)
+    found = None
+    if config.validation.drift.baseline != "none":
+        found = baseline.find(records, decisions[baseline.EXAMPLES].fingerprint)
+    if found:
+        parts[baseline.GATE] = baseline.with_baseline(parts[baseline.GATE], found)
+        decisions = cache.decide(records, parts, upstream, forced=no_cache)
+    return decisions, found
 
 
 def _earlier_result(
@@ -173,9 +182,15 @@ def _nothing_to_do(
 
 
 def _run_processes(
-    one: Run, files: list[str], nodes: Sequence[Node], *, started: float, close: Close
+    one: Run,
+    files: list[str],
+    nodes: Sequence[Node],
+    *,
+    compared: Baseline,
+    started: float,
+    close: Close,
 ) -> dict[str, Any]:
-    _write_plan(one, files, nodes)
+    _write_plan(one, files, nodes, compared=compared)
     one.tell(
         "run_started",
         run=one.number,
@@ -195,19 +210,21 @@ def _run_processes(
         return close(one, code, started=started)
 
 
-def _write_plan(one: Run, files: list[str], nodes: Sequence[Node]) -> None:
+def _write_plan(one: Run, files: list[str], nodes: Sequence[Node], *, compared: Baseline) -> None:
     """Write what the pipeline process does, for it and for a person who looks later."""
+    more = {baseline.GATE: {"baseline": compared}}
     plan = {
         "name": one.config.name,
         "run": one.number,
         "folder": str(one.config.folder),
         "events": str(one.events),
+        "beam": definition.beam_args(one.config),
         "nodes": [
             {
                 "id": node.id,
                 "module": node.module,
                 "inputs": dict(node.inputs),
-                "settings": node.settings(one.config, files),
+                "settings": {**node.settings(one.config, files), **more.get(node.id, {})},
                 "fingerprint": one.decisions[node.id].fingerprint,
                 "cached": one.decisions[node.id].cached,
             }

@@ -42,6 +42,8 @@ from trainer.text_transform import sequences, tokenize, word_table
 from trainer.transform import NO_TEXT, category_ids, category_table
 
 COLUMNS_FILE = "columns.json"
+_BLANKS = r"[\pZ\t-\r\x1c-\x1f\x{85}]"
+"""What Unicode takes for blank, as the cleaning of data does."""
 
 Values = Mapping[str, tuple[tf.Tensor, tf.Tensor]]
 """By column: values [B], and whether they are present, bool [B]."""
@@ -240,6 +242,13 @@ def _read_columns(
 
 
 def _read_number(number: NumberFeature, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    cleaned = values
+    for old, new in number.replace:
+        replacement = tf.constant(float(new) if new else float("nan"), values.dtype)
+        cleaned = tf.where(tf.equal(values, float(old)), replacement, cleaned)
+    values = cleaned
+    if number.clip:
+        values = tf.clip_by_value(values, *number.clip)
     if number.kind == "float":
         # A tf.Example holds float32, in training and in the other signature: here the same number.
         values = tf.cast(values, tf.float32)
@@ -247,6 +256,14 @@ def _read_number(number: NumberFeature, values: tf.Tensor) -> tuple[tf.Tensor, t
 
 
 def _read_text(category: CategoryFeature, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    if category.trim:
+        texts = tf.strings.regex_replace(texts, f"^{_BLANKS}+|{_BLANKS}+$", "")
+    if category.blank_to_missing:
+        texts = tf.where(tf.strings.regex_full_match(texts, f"{_BLANKS}*"), NO_TEXT, texts)
+    cleaned = texts
+    for old, new in category.replace:
+        cleaned = tf.where(tf.equal(texts, old), new.encode() or NO_TEXT, cleaned)
+    texts = cleaned
     present = tf.not_equal(texts, NO_TEXT)
     if "" not in category.vocabulary:
         present = tf.logical_and(present, tf.not_equal(texts, ""))

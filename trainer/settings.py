@@ -202,6 +202,9 @@ class NumberFeature:
         edges: increasing bin edges, float64, at least two; values are encoded piecewise-linearly
             between them (Gorishniy et al. 2022, arXiv:2203.05556).
         mean, scale: of the train split; scale is never 0.
+        clip: least and greatest value that plain columns are clipped to when served, as the data
+            were; empty: none.
+        replace: pairs of a value and what replaces it there, as texts; an empty one is missing.
     """
 
     name: str
@@ -209,6 +212,8 @@ class NumberFeature:
     edges: tuple[float, ...]
     mean: float
     scale: float
+    clip: tuple[float, ...] = ()
+    replace: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,11 +224,17 @@ class CategoryFeature:
         name: the column's name in the data; of a part ``column:part``.
         vocabulary: known values, most frequent first. Ids: 0 missing, 1 unknown, then these from 2.
         part: one of `trainer.times.PARTS`; empty: the values as they are.
+        trim: whether plain columns lose the blanks around them when served, as the data did.
+        blank_to_missing: whether blanks alone are missing there.
+        replace: pairs of a value and what replaces it there; an empty one is missing.
     """
 
     name: str
     vocabulary: tuple[str, ...]
     part: str = ""
+    trim: bool = False
+    blank_to_missing: bool = False
+    replace: tuple[tuple[str, str], ...] = ()
 
     @property
     def column(self) -> str:
@@ -363,6 +374,10 @@ def training_from_json(values: dict[str, Any]) -> TrainingSettings:
     return TrainingSettings(**{**values, "early_stop": EarlyStopSettings(**values["early_stop"])})
 
 
+def _pairs(feature: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((old, new) for old, new in feature.get("replace", ()))
+
+
 def job_from_json(values: dict[str, Any]) -> Job:
     """Rebuild the `Job` that `to_json` wrote, after a pass through JSON text."""
     features = values["features"]
@@ -380,11 +395,18 @@ def job_from_json(values: dict[str, Any]) -> Job:
         monitoring=MonitoringSettings(**values["monitoring"]),
         features=Features(
             numbers=tuple(
-                NumberFeature(**{**one, "edges": tuple(one["edges"])})
+                NumberFeature(**{
+                    **one,
+                    "edges": tuple(one["edges"]),
+                    "clip": tuple(one.get("clip", ())),
+                    "replace": _pairs(one),
+                })
                 for one in features["numbers"]
             ),
             categories=tuple(
-                CategoryFeature(one["name"], tuple(one["vocabulary"]), one.get("part", ""))
+                CategoryFeature(**{
+                    **one, "vocabulary": tuple(one["vocabulary"]), "replace": _pairs(one)
+                })
                 for one in features["categories"]
             ),
             label=LabelFeature(**label),

@@ -8,11 +8,13 @@ import io
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from components import csv_files, csv_records, readers
+from components.csv_lines import Lines
 from trainer.errors import DataFileError
 
 NULLS = ("", "NA", "NaN", "null")
@@ -118,3 +120,37 @@ def test_a_header_of_any_length_is_read_whole(tmp_path, monkeypatch):
     assert csv_records.header(path) == names
     ((_, data),) = csv_records.blocks(path)
     assert data == b",".join([b"1"] * 100) + b"\n"
+
+
+cells = st.sampled_from(["", "a", "b\nc", "d\re", "f\r\ng", 'h"i', ",", " "])
+
+
+@settings(max_examples=80)
+@given(
+    rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=30),
+    ending=st.sampled_from(["\n", "\r\n", "\r"]),
+    blank=st.lists(st.integers(0, 30)),
+    wanted=st.sets(st.integers(0, 29)),
+)
+def test_lines_of_rows_are_those_that_python_counts(
+    tmp_path_factory, small_blocks, rows, ending, blank, wanted
+):
+    lines = [["x", "y"], *rows]
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator=ending)
+    for number, row in enumerate(lines):
+        out.write(ending * (number in blank and number > 0))
+        writer.writerow(row)
+    path = tmp_path_factory.mktemp("lines") / "rows.csv"
+    path.write_bytes(out.getvalue().encode())
+    _, *told = [line for line, _, _ in csv_records.records(path)]
+    asked = [row for row in sorted(wanted) if row < len(rows)]
+    assert Lines(path).of(np.array(asked, np.int64)).tolist() == [told[row] for row in asked]
+
+
+@pytest.fixture(scope="module")
+def small_blocks():
+    """Blocks of a few bytes, so that a file has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_records, "BLOCK_BYTES", 24)
+        yield patch

@@ -49,3 +49,19 @@ def test_a_column_with_more_values_than_the_limit_is_given_up() -> None:
     assert counts.given_up
     counts.add(pa.array([1], pa.int64()))
     assert counts.table().num_rows == 0
+
+
+def test_too_many_values_are_estimated_and_forgotten() -> None:
+    """Ids: all differ, in two shards of which one is small."""
+    ids = [f"id{n}" for n in range(500)]
+    whole, small = ValueCounts(limit=100), ValueCounts(limit=100)
+    for start in range(0, 450, 50):
+        whole.add(pa.array(ids[start : start + 50]))
+    small.add(pa.array([*ids[450:], None]))
+    whole.table()
+    small.merge(whole)
+    assert (small.given_up, small.estimate(), small.table().num_rows) == (True, 500, 0)
+    long = ValueCounts(limit=100)
+    long.give_up()
+    long.add(pa.array(ids))
+    assert long.estimate() == 0

@@ -189,8 +189,6 @@ def test_a_wrong_setting_is_refused_with_line_key_value_and_what_is_right(refuse
     "text",
     [
         '[checkpoint]\nremote = ""',
-        '[beam]\nrunner = "local"',
-        "[validation]\nskew = { threshold = 0.1 }",
         '[model]\nkind = "image"',
         '[data]\nfiles = "a"\nlabel = "b"\ntask = "image"',
     ],
