@@ -22,7 +22,6 @@ from trainer.errors import SettingError
 NOT_YET = (
     "validation.drift",
     "validation.skew",
-    "checkpoint.remote",
     "tracking.register",
     "beam",
 )

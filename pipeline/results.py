@@ -46,6 +46,8 @@ def gather(outputs: RunOutputs, events: Iterable[Event]) -> dict[str, Any]:
     training = training or _last(told, "training_done")
     if training:
         result["training"] = {name: training.get(name) for name in TRAINING_FIELDS}
+        if "uploaded_step" in training:
+            result["training"]["uploaded_step"] = training["uploaded_step"]
     evaluation = _json(outputs, "Evaluator", "evaluation", "evaluation.json")
     result["metrics"] = evaluation.get("metrics")
     result["baseline"] = evaluation.get("baseline")
