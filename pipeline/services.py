@@ -22,9 +22,18 @@ ANSWER_SECONDS = 2.0
 
 def problems(config: PipelineConfig) -> Iterator[Problem]:
     """Yield what cannot be had, in the order of the configuration."""
+    yield from _cluster()
     yield from _storage(config)
     yield from _tracking(config)
     yield from _ports(config)
+
+
+def _cluster() -> Iterator[Problem]:
+    """Yield why the workers that the environment names cannot be."""
+    try:
+        cluster.check(cluster.read(os.environ.get(cluster.VARIABLE, "")))
+    except HeadraceError as error:
+        yield "error", error.where, _words(error)
 
 
 def _storage(config: PipelineConfig) -> Iterator[Problem]:
@@ -37,11 +46,15 @@ def _storage(config: PipelineConfig) -> Iterator[Problem]:
         remote.Remote(config.checkpoint).reach()
     except HeadraceError as error:
         is_away = isinstance(error, remote.Unreachable)
-        words = str(HeadraceError(error.what, holds=error.holds, right=error.right))
+        words = _words(error)
         if is_away:
             words += "; until then checkpoints stay on this machine alone"
         where = config.where(error.where or "checkpoint.remote")
         yield "warning" if is_away else "error", where, words
+
+
+def _words(error: HeadraceError) -> str:
+    return str(HeadraceError(error.what, holds=error.holds, right=error.right))
 
 
 def _tracking(config: PipelineConfig) -> Iterator[Problem]:

@@ -10,10 +10,12 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.cluster import Workers
+from trainer.errors import InputError
 from trainer.settings import Job
 
 PACKAGES = ("tensorflow", "keras", "numpy")
@@ -40,6 +42,34 @@ def of_job(job: Job) -> dict[str, str]:
 def digest(identity: dict[str, str]) -> str:
     """Return one digest for all parts."""
     return _digest([identity[one] for one in PARTS])
+
+
+def numbers(identity: dict[str, str]) -> list[int]:
+    """Return the digests as whole numbers of 63 bits, so that workers can tell them one another."""
+    return [int(identity[one], 16) >> 1 for one in PARTS]
+
+
+def check_same(told: Sequence[Sequence[int]], workers: Workers) -> None:
+    """Refuse a worker that would train something else than worker 0.
+
+    Args:
+        told: `numbers` of each worker, by rank.
+        workers: who they are.
+
+    Raises:
+        InputError: naming the first such worker, and what it holds.
+    """
+    for rank, mine in enumerate(told):
+        if list(mine) != list(told[0]):
+            others = [
+                part for part, one, first in zip(PARTS, mine, told[0], strict=True) if one != first
+            ]
+            raise InputError(
+                f"worker {rank} at {workers.addresses[rank]} has other {' and '.join(others)} than "
+                "worker 0",
+                where="training", right="give all workers the same code, packages, settings and "
+                "data files; nothing was trained",
+            )  # fmt: skip
 
 
 def _digest(value: Any) -> str:

@@ -27,6 +27,7 @@ from trainer import (
     cluster,
     devices,
     evaluation,
+    identity,
     journal,
     monitoring,
     offload,
@@ -101,8 +102,10 @@ def train(
         SettingError: when the checkpoints went further than the settings now ask for.
         CheckpointError: when one cannot be written.
         MemoryExceeded: when nothing fits the memory that is free.
+        InputError: when a worker has other code, settings or data than the others.
     """
     run = Run(job, beat=beat)
+    run.compare()
     run.show()
     run.choose()
     run.restore()
@@ -147,6 +150,19 @@ class Run:
         self.metrics: monitoring.Metrics | None = None
         self.keeping = Keeping(job, self.replicas, tell=self.tell, warn=self.warn)
         self.step_began = self.own_seconds = 0.0
+
+    def compare(self) -> None:
+        """Make sure that all workers train the same, before any of them begins.
+
+        Raises:
+            InputError: naming one that would not.
+        """
+        workers = self.replicas.workers
+        if workers.count == 1:
+            return
+        mine = tf.constant(identity.numbers(identity.of_job(self.job)), tf.int64)
+        told = self.replicas.control.joined(mine).numpy().reshape(workers.count, -1)
+        identity.check_same(told.tolist(), workers)
 
     def show(self) -> None:
         """Let Prometheus watch this worker, where a port is set.
