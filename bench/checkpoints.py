@@ -92,10 +92,7 @@ def main() -> None:
         metrics = monitoring.Metrics(0, rank=0, restarts=0)
         metrics.begin(steps=10**6, done=0, tokens=1, every_steps=STEPS, scaled=False)
         address = f"http://127.0.0.1:{metrics.address.rpartition(':')[2]}/metrics"
-        batches = [
-            replicated.share(run.replicas, run.batches.at(place))
-            for place in range(128)
-        ]
+        batches = [replicated.share(run.replicas, run.batches.at(place)) for place in range(128)]
         blocks: dict[str, list[float]] = {kind: [] for kind in KINDS}
         own: dict[str, list[float]] = {"saved": [], "watched": []}
         for number in range(1 + BLOCKS):

@@ -10,6 +10,7 @@ import pytest
 import s3
 
 from pipeline import config, services
+from trainer import cluster
 
 
 @pytest.fixture
@@ -77,6 +78,32 @@ def test_a_port_that_is_taken_is_an_error_also_of_the_last_worker(problems) -> N
 def test_a_port_beyond_the_last_one_is_said(problems) -> None:
     ((_, _, words),) = problems("monitoring.port=65535", "training.workers=2")
     assert words.startswith("port 65536 cannot be listened at: there is no such port")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("{", "TF_CONFIG"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}',
+         "TF_CONFIG: cluster.worker[1]"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+         "TF_CONFIG: task.index"),
+    ],
+)  # fmt: skip
+def test_a_cluster_that_cannot_be_is_an_error_before_anything_runs(
+    problems, monkeypatch, text: str, where: str
+) -> None:
+    # cases/distributed.md, distributed-5
+    monkeypatch.setenv("TF_CONFIG", text)
+    assert ("error", where) in [one[:2] for one in problems()]
+
+
+def test_a_worker_s_port_that_is_taken_is_an_error(problems, monkeypatch) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("TF_CONFIG", cluster.describe([address, "127.0.0.1:9"], 0))
+        ((severity, where, _),) = problems()
+    assert (severity, where) == ("error", "TF_CONFIG: cluster.worker[0]")
 
 
 @pytest.mark.parametrize(

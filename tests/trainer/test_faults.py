@@ -21,7 +21,15 @@ import pytest
 
 from trainer import checkpoint, journal, loop, supervisor
 from trainer.errors import CheckpointError, HeadraceError
-from trainer.settings import Job, job_from_json, to_json
+from trainer.settings import (
+    CheckpointSettings,
+    Job,
+    LabelFeature,
+    ModelSettings,
+    TrainingSettings,
+    job_from_json,
+    to_json,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 CASES = ("nan", "data", "code", "disk")
@@ -64,20 +72,28 @@ def cases(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     shutil.copytree(folder / "train", folder / "other")
     shutil.copytree(folder / "train", folder / "nan")
     _set(folder / "other" / "1.values.npy", 3, 0.125)
-    _set(folder / "nan" / "1.values.npy", 5, np.nan)
-    (folder / "nan" / "1.present.npy").unlink()
-    np.save(folder / "nan" / "1.present.npy", np.ones(24, bool))
+    # A number that is NaN counts as missing; a label that is makes the loss NaN.
+    np.save(folder / "nan" / "label.npy", np.arange(24.0))
+    _set(folder / "nan" / "label.npy", 5, np.nan)
+    shutil.copytree(folder / "eval", folder / "nan-eval")
+    np.save(folder / "nan-eval" / "label.npy", np.arange(20.0))
+    of_numbers = replace(
+        features, label=LabelFeature("late", "regression", "float", mean=10.0, scale=5.0)
+    )
     for case in CASES:
         for rank in range(2):
-            job = _job(folder, features, f"{case}")
-            if case == "nan":
-                job = replace(job, train=str(folder / "nan"))
+            job = _job(folder, features, case)
+            if case in {"nan", "disk"}:
+                job = replace(
+                    job, train=str(folder / "nan"), eval=str(folder / "nan-eval"),
+                    features=of_numbers,
+                )  # fmt: skip
             if rank and case == "data":
                 job = replace(job, train=str(folder / "other"))
             if rank and case == "code":
                 job = replace(job, lineage="of other code")
             if case == "disk":
-                job = replace(job, train=str(folder / "nan"), checkpoints=str(folder / "nan-state"))
+                job = replace(job, checkpoints=str(folder / "nan-state"))
             if rank and case == "disk":
                 job = replace(job, checkpoints=str(folder / "a-disk-of-its-own"))
             (folder / f"{case}-{rank}.json").write_text(json.dumps(to_json(job)))
@@ -99,8 +115,6 @@ def _set(path: Path, row: int, value: float) -> None:
 
 
 def _job(folder: Path, features: Any, name: str, **training: Any) -> Job:
-    from trainer.settings import CheckpointSettings, ModelSettings, TrainingSettings
-
     place = folder / name
     place.mkdir(exist_ok=True)
     return Job(
