@@ -96,7 +96,8 @@ def run_fn(
         record.mkdir(parents=True, exist_ok=True)
         (record / "features.json").write_text(json.dumps(to_json(described)))
         shares.write(record / shares.FILE, state / COLUMNS / "train", described)
-        job = _job(settings, described, state=state, export=Path(model) / "Format-Serving")
+        export = Path(model) / "Format-Serving"
+        job = _job(settings, described, state=state, export=export, lineage=_lineage(fingerprint))
         result = _train(job, record)
         shutil.copyfile(Path(job.eval) / "label.npy", record / "label.npy")
         _write_record(record, result, job.events)
@@ -104,7 +105,9 @@ def run_fn(
     checkpoints.prune(state.parent)
 
 
-def _job(settings: dict[str, Any], described: Features, *, state: Path, export: Path) -> Job:
+def _job(
+    settings: dict[str, Any], described: Features, *, state: Path, export: Path, lineage: str
+) -> Job:
     return Job(
         model=ModelSettings(**settings["model"]),
         training=training_from_json(settings["training"]),
@@ -118,6 +121,7 @@ def _job(settings: dict[str, Any], described: Features, *, state: Path, export: 
         result="",
         folder=settings.get("folder", ""),
         monitoring=MonitoringSettings(**settings.get("monitoring", {})),
+        lineage=lineage,
     )
 
 
@@ -146,3 +150,11 @@ def _write_record(record: Path, result: dict[str, Any], events: str) -> None:
 
 def _checkpoint_key(whole: str) -> str:
     return fingerprint.digest(json.loads(whole))
+
+
+def _lineage(whole: str) -> str:
+    """Return what of a fingerprint is the same on every machine: the files' places are not."""
+    parts = json.loads(whole)
+    return fingerprint.digest({
+        name: parts.get(name) for name in ("code", "packages", "generation")
+    })

@@ -19,7 +19,7 @@ from pipeline import config_file
 from pipeline.config_file import Key
 from trainer.errors import SettingError
 
-NOT_YET = ("checkpoint.remote",)
+NOT_YET: tuple[str, ...] = ()
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 
 VALUES_NOT_YET = {

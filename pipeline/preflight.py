@@ -9,14 +9,12 @@ import dataclasses
 import json
 import os
 import shutil
-import socket
-import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline import config_file, config_keys, lines
+from pipeline import config_file, lines, services
 from pipeline.config import PipelineConfig
 from trainer.errors import HeadraceError, InputError
 from trainer.settings import parse_bytes
@@ -28,8 +26,6 @@ GPUS = Path("/proc/driver/nvidia/gpus")
 MEMORY = Path("/proc/meminfo")
 ROOM_FACTOR = 3
 """Disk that a run takes, in sizes of its data: examples, columns for the trainer, and the rest."""
-
-ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ def _check(config: PipelineConfig, heads: Heads | None, said: Iterable[Finding])
         *_own_model(config),
         *_schema(config),
         *_training(config),
-        *_tracking(config),
+        *(Finding(*one) for one in services.problems(config)),
     ]
 
 
@@ -357,28 +353,6 @@ def _training(config: PipelineConfig) -> Iterator[Finding]:
         if limit > free:
             message = f"{training.memory_limit} is more than the {lines.size(free)} that are free"
             yield Finding("warning", config.where("training.memory_limit"), message)
-
-
-def _tracking(config: PipelineConfig) -> Iterator[Finding]:
-    address = urllib.parse.urlsplit(config.tracking_uri)
-    where = config.where("tracking.uri")
-    if address.scheme == "sqlite":
-        parent = _standing(Path(config.tracking_uri.removeprefix("sqlite:///")).parent)
-        if config.tracking.uri and not os.access(parent, os.W_OK):
-            yield Finding("warning", where, f"{parent} cannot be written to; runs are kept locally")
-    elif address.scheme in {"http", "https"} and not _answers(address):
-        shown = config_keys.redacted(config.tracking_uri)
-        message = f"{shown} does not answer; runs are kept and stored there later"
-        yield Finding("warning", where, message)
-
-
-def _answers(address: urllib.parse.SplitResult) -> bool:
-    try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        with socket.create_connection((address.hostname or "", port), ANSWER_SECONDS):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def _standing(path: Path) -> Path:

@@ -46,6 +46,8 @@ def gather(outputs: RunOutputs, events: Iterable[Event]) -> dict[str, Any]:
     training = training or _last(told, "training_done")
     if training:
         result["training"] = {name: training.get(name) for name in TRAINING_FIELDS}
+        if "uploaded_step" in training:
+            result["training"]["uploaded_step"] = training["uploaded_step"]
     evaluated = evaluation(outputs)
     result["metrics"] = evaluated.get("metrics")
     result["baseline"] = evaluated.get("baseline")

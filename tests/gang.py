@@ -77,7 +77,8 @@ def _start(
         return subprocess.Popen(
             [sys.executable, __file__, file, name, str(place / "value")],
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CPU_ALLOCATOR_USE_BFC": "true",
-                 "OMP_NUM_THREADS": "1", **environment},
+                 # Or tests/trainer, which is no package, would be taken for trainer.
+                 "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
             cwd=ROOT, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
 

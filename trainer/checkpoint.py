@@ -70,22 +70,39 @@ def save(
         CheckpointError: when it cannot be written; those from before are as they were.
     """
     folder = Path(folder)
+    target = place(folder, step, lambda aside: _write(aside, arrays, facts, step))
+    _forget_old(folder, keep, {step, best_step})
+    return target
+
+
+def place(folder: Path, step: int, fill: Callable[[Path], None]) -> Path:
+    """Make the checkpoint of a step out of what `fill` writes into the folder that it is given.
+
+    Args:
+        folder: of all checkpoints of one training.
+        step: names the checkpoint; one of the same step is replaced.
+        fill: writes its files.
+
+    Raises:
+        CheckpointError: when it cannot be written, or `fill` raises one; those from before are as
+            they were.
+    """
     target = folder / f"step-{step:08d}"
     aside = folder / f"{UNFINISHED}{step:08d}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _clear(folder)
         aside.mkdir()
-        _write(aside, arrays, facts, step)
+        fill(aside)
         if target.exists():
             shutil.rmtree(target)
         aside.rename(target)
         _flush(folder)
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
         failure: CheckpointError = _not_written(error, target)
         raise failure from error
-    _forget_old(folder, keep, {step, best_step})
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
     return target
 
 
@@ -149,12 +166,12 @@ def _clear(folder: Path) -> None:
 
 
 def _forget_old(folder: Path, keep: int, kept: set[int | None]) -> None:
-    for step, path in _found(folder)[keep:]:
+    for step, path in found(folder)[keep:]:
         if step not in kept:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _found(folder: Path) -> list[tuple[int, Path]]:
+def found(folder: Path) -> list[tuple[int, Path]]:
     """Return (step, folder) of what has a checkpoint's name, newest first."""
     paths = folder.iterdir() if folder.is_dir() else ()
     named = [(NAME.fullmatch(path.name), path) for path in paths]
@@ -175,10 +192,7 @@ def load(path: str | os.PathLike[str], slots: Mapping[str, np.ndarray]) -> Check
     """
     path = Path(path)
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        digest = _digest(path / STATE)
-        if manifest["format"] != FORMAT or manifest["sha256"] != digest:
-            raise CheckpointError("the checkpoint is damaged", where=str(path / STATE))
+        manifest = check(path)
         _check_slots(path, manifest["slots"], slots)
         with open(path / STATE, "rb") as file:
             stored = {name: np.load(file, allow_pickle=False) for name in manifest["slots"]}
@@ -188,6 +202,23 @@ def load(path: str | os.PathLike[str], slots: Mapping[str, np.ndarray]) -> Check
         raise CheckpointError(
             f"the checkpoint is damaged ({type(error).__name__}: {error})", where=str(path)
         ) from error
+
+
+def check(path: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint whose state is what the manifest says.
+
+    Raises:
+        CheckpointError: when it is damaged.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] == FORMAT and manifest["sha256"] == _digest(path / STATE):
+            return manifest
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"the checkpoint is damaged ({type(error).__name__}: {error})", where=str(path)
+        ) from error
+    raise CheckpointError("the checkpoint is damaged", where=str(path / STATE))
 
 
 def _check_slots(
@@ -216,7 +247,7 @@ def restore(
         slots: as for `load`.
         warn: told of each checkpoint that is passed over: which, its step, and why.
     """
-    for step, path in _found(Path(folder)):
+    for step, path in found(Path(folder)):
         try:
             return load(path, slots)
         except CheckpointError as error:

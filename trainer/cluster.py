@@ -113,6 +113,16 @@ def _rank(index: Any, count: int) -> int:
     return int(index)
 
 
+def check(workers: Workers) -> None:
+    """Refuse a port of this worker that cannot be listened at.
+
+    Raises:
+        SettingError: naming it.
+    """
+    if workers.count > 1:
+        _listener(workers, int(workers.addresses[workers.rank].rpartition(":")[2])).close()
+
+
 def wait_for_peers(workers: Workers, *, wait_seconds: float = WAIT_SECONDS) -> None:
     """Return when every other worker has answered at its address.
 

@@ -27,6 +27,7 @@ from trainer import (
     cluster,
     devices,
     evaluation,
+    identity,
     journal,
     monitoring,
     offload,
@@ -38,16 +39,19 @@ from trainer.accumulation import accumulation_steps
 from trainer.batches import Batches, Columns, ahead
 from trainer.candidates import Candidate, Candidates
 from trainer.errors import CheckpointError, MemoryExceeded, SettingError
+from trainer.keeping import Keeping
 from trainer.models.built import Built
 from trainer.progress import Progress, Recent, Skips
-from trainer.saving import Saves
 from trainer.settings import Job
 from trainer.state import MODEL_SLOTS
 from trainer.step import Outcome, attempt
 from trainer.strategy import Replicas
 
-LAST_LOOK_SECONDS = 5.0
-"""How long whoever watches may take to see that training was interrupted."""
+LEAVE_SECONDS = 5.0
+"""How long whoever watches may take to see that training was interrupted, and a copy of the state
+to get to remote storage then."""
+UPLOAD_SECONDS = 60.0
+"""How long a training that is done waits for its last checkpoint's copy."""
 
 
 class Interrupted(Exception):
@@ -98,8 +102,10 @@ def train(
         SettingError: when the checkpoints went further than the settings now ask for.
         CheckpointError: when one cannot be written.
         MemoryExceeded: when nothing fits the memory that is free.
+        InputError: when a worker has other code, settings or data than the others.
     """
     run = Run(job, beat=beat)
+    run.compare()
     run.show()
     run.choose()
     run.restore()
@@ -141,9 +147,22 @@ class Run:
         self.saved_step = 0
         self.is_warm = False
         self.recent = Recent()
-        self.saves = Saves(job.checkpoints, keep=job.checkpoint.keep, tell=self._is_saved)
         self.metrics: monitoring.Metrics | None = None
+        self.keeping = Keeping(job, self.replicas, tell=self.tell, warn=self.warn)
         self.step_began = self.own_seconds = 0.0
+
+    def compare(self) -> None:
+        """Make sure that all workers train the same, before any of them begins.
+
+        Raises:
+            InputError: naming one that would not.
+        """
+        workers = self.replicas.workers
+        if workers.count == 1:
+            return
+        mine = tf.constant(identity.numbers(identity.of_job(self.job)), tf.int64)
+        told = self.replicas.control.joined(mine).numpy().reshape(workers.count, -1)
+        identity.check_same(told.tolist(), workers)
 
     def show(self) -> None:
         """Let Prometheus watch this worker, where a port is set.
@@ -166,7 +185,7 @@ class Run:
     def _stop_showing(self) -> None:
         if self.metrics:
             self.metrics.stop()
-            self.metrics.close(most_seconds=LAST_LOOK_SECONDS)
+            self.metrics.close(most_seconds=LEAVE_SECONDS)
 
     # What is trained
 
@@ -244,7 +263,7 @@ class Run:
 
     def restore(self) -> None:
         """Go back to the newest whole checkpoint, if there is one."""
-        found = checkpoint.restore(self.job.checkpoints, self.state.template(), warn=self.warn)
+        found = self.keeping.restore(self.state.template())
         if found is None:
             return
         self._check_same(found)
@@ -297,11 +316,8 @@ class Run:
             "progress": dataclasses.asdict(self.progress),  # a copy, of the history too
             "micro_batch": self.techniques.micro_batch,
         }
-        best_step = self.progress.best_step or None
-        self.saves.begin(arrays, facts, step=self.progress.step, best_step=best_step)
-
-    def _is_saved(self, step: int, path: Path, seconds: float) -> None:
-        self.tell("checkpoint", step=step, path=str(path), seconds=seconds)
+        step, best = self.progress.step, self.progress.best_step
+        self.keeping.begin(arrays, facts, step=step, best=best)
 
     @property
     def leads(self) -> bool:
@@ -331,6 +347,9 @@ class Run:
                 every_steps=self.job.checkpoint.every_steps, scaled=self.state.is_scaled,
             )  # fmt: skip
             self.metrics.set("headrace_eval_loss_rises", self.progress.rises)
+            if uploads := self.keeping.uploads:
+                self.metrics.ask("headrace_upload_lag_seconds", uploads.lag_seconds)
+                self.metrics.ask("headrace_upload_failures", lambda: uploads.failures)
         self.tell(
             "training_started",
             steps=self.total_steps, steps_per_epoch=per_epoch,
@@ -375,7 +394,7 @@ class Run:
                 self.one_step(batch, waiting_seconds=time.monotonic() - waits)
                 if number := self.asked_to_stop(stop):
                     self.save()
-                    self.saves.wait()
+                    self.keeping.finish(upload_seconds=LEAVE_SECONDS)
                     self._stop_showing()
                     raise Interrupted(number)
                 if self.is_complete:
@@ -386,7 +405,7 @@ class Run:
             if sys.exc_info()[0]:
                 # The process may end at once: what was begun is finished first.
                 with contextlib.suppress(CheckpointError):
-                    self.saves.wait()
+                    self.keeping.wait()
 
     def asked_to_stop(self, stop: Callable[[], int]) -> int:
         """Return the signal that asked any worker to end; 0: none did."""
@@ -425,7 +444,7 @@ class Run:
             batch: this worker's share.
             waiting_seconds: for which it was waited for.
         """
-        self.saves.check()
+        self.keeping.check()
         started = self.step_began = time.monotonic()
         outcome = Outcome(*(one.numpy().item() for one in self.update(batch)))
         seconds = time.monotonic() - started
@@ -525,7 +544,7 @@ class Run:
     def finish(self) -> Trained:
         """Return what came out; after an early stop, with the weights of the best evaluation."""
         self.beat(0.0)
-        self.saves.wait()
+        self.keeping.finish(upload_seconds=UPLOAD_SECONDS)
         progress = self.progress
         is_fresh = progress.step > self.start_step
         if progress.stopped_early:
@@ -545,6 +564,8 @@ class Run:
             "best_step": progress.best_step,
             "best_epoch": progress.best_epoch,
         }
+        if self.keeping.uploads:
+            facts["uploaded_step"] = self.keeping.uploads.uploaded_step
         self.tell("training_done", **facts)
         return Trained(self._whole(), predictions, facts, progress.history, self.metrics)
 

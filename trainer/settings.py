@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from trainer import addresses
+
 FORBID_UNKNOWN_KEYS = {"extra": "forbid", "strict": True}
 """Read by pydantic when one of these dataclasses is a field of a pydantic model."""
 
@@ -170,11 +172,21 @@ class CheckpointSettings:
 
     every_steps: int = key(200, "weight updates between two saves")
     keep: int = key(3, "newest checkpoints kept")
+    remote: str = key(
+        "", "s3://bucket/prefix: whole checkpoints are copied there, and read back where there are "
+        "none; empty: nowhere"
+    )  # fmt: skip
+    endpoint_url: str = key(
+        "",
+        "S3 storage other than AWS's, such as http://minio:9000; empty: AWS_ENDPOINT_URL, or AWS",
+    )
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "keep"):
             value = getattr(self, name)
             require(value >= 1, name, f"must be at least 1; it holds {value}")
+        addresses.check_s3(self.remote)
+        addresses.check_http(self.endpoint_url)
 
 
 @dataclass(frozen=True)
@@ -327,6 +339,8 @@ class Job:
         folder: what a model of the person's own is imported from; empty: no place of its own.
         purpose: ``train``; ``plan``: say what training would need; ``measure``: measure that.
         monitoring: how the process can be watched.
+        lineage: digest of what else its result depends on, as its run knows it: code, packages,
+            how often it was begun anew; empty: nothing.
     """
 
     model: ModelSettings
@@ -342,6 +356,7 @@ class Job:
     folder: str = ""
     purpose: Literal["train", "plan", "measure"] = "train"
     monitoring: MonitoringSettings = MonitoringSettings()
+    lineage: str = ""
 
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -413,5 +428,6 @@ def job_from_json(values: dict[str, Any]) -> Job:
             text=text,
         ),
         **{name: values[name] for name in
-           ("train", "eval", "checkpoints", "export", "events", "result", "folder", "purpose")},
+           ("train", "eval", "checkpoints", "export", "events", "result", "folder", "purpose",
+            "lineage")},
     )  # fmt: skip

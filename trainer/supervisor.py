@@ -144,6 +144,7 @@ def run(
         Path(job.result or folder / RESULT).resolve(),
         *((place / RESULT).resolve() for place in places(folder, count)[1:]),
     ]
+    first = ""
     for attempt in range(max_restarts + 1):
         gang = _Gang.waiting_in(folder, count) or _Gang.started_in(
             folder, count, python=python, restarts=attempt
@@ -177,6 +178,7 @@ def run(
                 f"{who} was asked to end by {INTERRUPTED_CODES[code]}",
                 where=str(log), right="run again to go on from its last checkpoint",
             )  # fmt: skip
+        first = first or f"{who} {how}"
         if attempt < max_restarts:
             journal.append(
                 job.events, "warning", id="Trainer",
@@ -189,7 +191,8 @@ def run(
         if count > 1 or gang.hung is not None
         else f"{who} died {max_restarts + 1} times, the last time {describe_exit(code)}",
         where=str(log),
-        right="the log says more; run again to go on from the last checkpoint",
+        right=(f"the first time {first}; " if first != f"{who} {how}" else "")
+        + "the log says more; run again to go on from the last checkpoint",
     )
 
 

@@ -144,9 +144,14 @@ def main(argv: list[str]) -> int:
     """Wait for a job and do it; return the exit code."""
     supervisor.die_with_parent(int(os.environ.get("HEADRACE_PARENT", "0")))
     folder = Path(argv[1]).resolve()
-    prepare()
+    refused = _refused_cluster()
+    if refused is None:
+        prepare()
     supervisor.write_json(folder / READY, {"pid": os.getpid(), "time": time.time()})
     job = wait_for_job(folder)
+    if refused is not None:
+        supervisor.write_json(Path(job.result), failed(refused, folder / supervisor.LOG))
+        return refused.exit_code
     signals = Signals()
     signals.listen()
     from trainer.loop import Interrupted
@@ -161,6 +166,15 @@ def main(argv: list[str]) -> int:
         code = from_result(result)
     supervisor.write_json(Path(job.result), result)
     return code
+
+
+def _refused_cluster() -> HeadraceError | None:
+    """Return why ``TF_CONFIG`` cannot be, before the imports that it would make useless."""
+    try:
+        cluster.read(os.environ.get(cluster.VARIABLE, ""))
+    except HeadraceError as error:
+        return error
+    return None
 
 
 def from_result(result: dict[str, Any]) -> int:

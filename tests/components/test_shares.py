@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from scipy.spatial import distance
 
-from components import shares
+from components import shares as counted
 from components.features import Column, SplitWriter
 from components.shares import Drift, divergence
 from trainer.settings import CategoryFeature, Features, LabelFeature, NumberFeature
@@ -45,11 +45,11 @@ def shares(tmp_path_factory):
     ]
     writer.add(pa.RecordBatch.from_arrays(lists, batch.schema.names))
     writer.close()
-    shares.write(folder / shares.FILE, folder, FEATURES)
-    return folder / shares.FILE
+    counted.write(folder / counted.FILE, folder, FEATURES)
+    return folder / counted.FILE
 
 
-def moved(shares, *batches) -> dict[str, shares.Moved]:
+def moved(shares, *batches) -> dict[str, counted.Moved]:
     found = Drift(shares)
     for one in batches:
         found.add(one)

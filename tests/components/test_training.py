@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 "checkpoint": to_json(CheckpointSettings()),
                 "checkpoints": str(tmp_path / "checkpoints"),
             },
-            fingerprint=fingerprint,
+            fingerprint=json.dumps({"code": {"a": fingerprint}}),
         )  # fmt: skip
 
     monkeypatch.setattr(training, "write_columns", write_columns)

@@ -188,7 +188,6 @@ def test_a_wrong_setting_is_refused_with_line_key_value_and_what_is_right(refuse
 @pytest.mark.parametrize(
     "text",
     [
-        '[checkpoint]\nremote = ""',
         '[model]\nkind = "image"',
         '[data]\nfiles = "a"\nlabel = "b"\ntask = "image"',
     ],

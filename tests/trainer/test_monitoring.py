@@ -18,16 +18,20 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 import yaml
 
 from trainer import devices, loop, monitoring
+from trainer.cluster import Workers
 from trainer.errors import SettingError
 from trainer.loss_scale import FLOOR
 from trainer.monitoring import Metrics
 from trainer.settings import EarlyStopSettings, MonitoringSettings
+from trainer.strategy import Replicas
 
 ON_CALL = Path(monitoring.__file__).parent / "on_call"
 NAME = re.compile(r"headrace_[a-z_]+")
@@ -256,6 +260,36 @@ def until(query: Callable[[str], list[Any]], text: str, *, seconds: float = 60) 
         assert time.monotonic() < deadline, text
         time.sleep(0.1)
     return found
+
+
+class TwoWorkers:
+    """The collectives of two workers, of which the other one says the same each time."""
+
+    def __init__(self, other: list[float]) -> None:
+        self.other = tf.constant(other)
+
+    def largest(self, mine: tf.Tensor) -> tf.Tensor:
+        return tf.maximum(mine, self.other)
+
+
+@pytest.mark.parametrize(("own", "other"), [(0.2, 0.5), (0.5, 0.2)])
+def test_the_straggler_ratio_is_the_slowest_worker_s_seconds_over_the_fastest_s(
+    metrics: Metrics, own: float, other: float
+) -> None:
+    control = TwoWorkers([0.0, other, -other])
+    run = SimpleNamespace(
+        replicas=Replicas(workers=Workers(2, 0), control=control), own_seconds=own, metrics=metrics
+    )
+    assert loop.Run.asked_to_stop(run, lambda: 0) == 0
+    assert scrape(metrics)["headrace_straggler_ratio"] == pytest.approx(2.5)
+
+
+def test_one_worker_that_is_asked_to_end_ends_all(metrics: Metrics) -> None:
+    control = TwoWorkers([15.0, 0.1, -0.1])
+    run = SimpleNamespace(
+        replicas=Replicas(workers=Workers(2, 0), control=control), own_seconds=0.1, metrics=metrics
+    )
+    assert loop.Run.asked_to_stop(run, lambda: 0) == 15
 
 
 @NEEDS_PROMETHEUS

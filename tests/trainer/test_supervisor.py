@@ -99,6 +99,15 @@ def test_one_that_dies_too_often_is_lost_with_its_signal_and_log(fake: Any) -> N
     assert _starts(folder) == 2
 
 
+def test_the_first_cause_is_told_beside_the_last(fake: Any) -> None:
+    script = TAKE + '[ "$(wc -l < "$3/starts")" -lt 2 ] && exit 7\nkill -9 $$\n'
+    job, folder, python = fake(script)
+    with pytest.raises(WorkerLost, match="the last time by signal 9, SIGKILL") as caught:
+        supervisor.run(job, folder, max_restarts=1, python=python)
+    assert "the first time the training process died with exit code 7" in caught.value.right
+    assert caught.value.where == str(folder / supervisor.LOG)
+
+
 def test_one_that_ends_without_a_result_is_lost_with_its_exit_code(fake: Any) -> None:
     job, folder, python = fake(TAKE + "exit 7\n")
     with pytest.raises(WorkerLost, match="with exit code 7"):

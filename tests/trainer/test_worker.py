@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from trainer import journal, supervisor
-from trainer.errors import NotFinite
+from trainer.errors import NotFinite, SettingError
 from trainer.settings import Job, to_json
 from trainer.worker import failed
 
@@ -207,6 +207,18 @@ def test_sigterm_saves_and_ends_with_143(tmp_path: Path, make_job: Any) -> None:
     (saved,) = [one for one in journal.read(job.events)[0] if one["event"] == "checkpoint"]
     assert 0 < saved["step"] < 100_000
     assert not Path(job.result).exists()
+
+
+def test_a_cluster_that_cannot_be_is_named_before_the_imports(
+    tmp_path: Path, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, '
+                       '"task": {"type": "worker", "index": 2}}')  # fmt: skip
+    began = time.monotonic()
+    with pytest.raises(SettingError) as caught:
+        supervisor.run(make_job(), tmp_path / "worker", max_restarts=3)
+    assert caught.value.where == "TF_CONFIG: task.index"
+    assert time.monotonic() - began < 5, "importing TensorFlow alone takes longer"
 
 
 def test_an_error_goes_into_the_result_as_facts_and_into_the_log_in_full(
