@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from trainer.order import in_program_order
+
 
 class Sums(NamedTuple):
     """What a batch adds up to.
@@ -74,7 +76,10 @@ def accumulate(
     # One iteration at a time: TensorFlow would else start the next one and hold both in memory.
     start = zeros(shapes)._replace(buffers=list(buffers))
     _, sums = tf.while_loop(
-        lambda index, _: index < used, add, (tf.constant(0), start), parallel_iterations=1
+        lambda index, _: index < used,
+        in_program_order(add),
+        (tf.constant(0), start),
+        parallel_iterations=1,
     )
     return sums
 

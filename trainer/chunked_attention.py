@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.attention import MASKED_SCORE, drop_scale
+from trainer.order import in_program_order
 
 SCORES = 2**20
 """Scores that a block makes, over all heads: 4 MiB in float32, what a core's cache can hold."""
@@ -272,6 +273,7 @@ def _panel_backward(
 def _loop(count: int, body: Any, *carried: tf.Tensor) -> Any:
     """Run body(index, *carried) for each block, one at a time; return what was carried."""
     _, *found = tf.while_loop(
-        lambda index, *_: index < count, body, (tf.constant(0), *carried), parallel_iterations=1
-    )
+        lambda index, *_: index < count, in_program_order(body), (tf.constant(0), *carried),
+        parallel_iterations=1,
+    )  # fmt: skip
     return found[0] if len(found) == 1 else found
