@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from trainer.order import in_program_order
+from trainer.order import fresh_zeros, in_program_order
 
 
 class Sums(NamedTuple):
@@ -86,7 +86,7 @@ def accumulate(
 
 def zeros(shapes: Sequence[Any]) -> Sums:
     """Return sums over no example."""
-    return Sums([tf.zeros(shape) for shape in shapes], tf.constant(0.0), tf.constant(0.0), [])
+    return Sums([fresh_zeros(shape) for shape in shapes], tf.constant(0.0), tf.constant(0.0), [])
 
 
 def _added(sums: Sums, part: Sums) -> Sums:

@@ -94,9 +94,10 @@ class Allocator:
         while self._region < size:
             self._region *= 2
             is_increased = True
-        # Regions are never neighbours: chunks of two are not joined.
+        # The system places each below the one before it. Regions are never neighbours: chunks of
+        # two are not joined.
+        self._end -= self._region + UNIT
         self._insert(Chunk(self._region, self._end))
-        self._end += self._region + UNIT
         if not is_increased:
             self._region *= 2
 

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.allocator import UNIT, Allocator, Chunk
-from trainer.order import needed
+from trainer.order import CALLS, constants, needed
 
 STEPS = 3
 """Steps that are walked: the first one meets empty memory, the others what was left over."""
@@ -46,9 +46,6 @@ IN_PLACE = frozenset({
 })  # fmt: skip
 """Operations whose output may take the buffer of an input of the same size that dies there."""
 
-GREATEST_CONSTANT = 10 * 2**20
-"""Bytes; larger results are made anew each time (common_runtime/constant_folding.cc)."""
-
 MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMulV2", "BatchMatMulV3"})
 
 SPARSE_READS = frozenset({"ResourceGather", "ResourceGatherNd", "ResourceScatterAdd",
@@ -60,13 +57,6 @@ CHANGES = frozenset({
     "AssignAddVariableOp", "AssignSubVariableOp", "ResourceApplyAdam", "ResourceApplyMomentum",
     "ResourceApplyGradientDescent", "ResourceApplyAdagradV2", "ResourceApplyRMSProp",
 })  # fmt: skip
-
-CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "While": "body",
-         "StatelessWhile": "body", "If": "then_branch", "StatelessIf": "then_branch"}  # fmt: skip
-"""Operations that run another graph, and the attribute that names it.
-
-Of two branches the first is followed: it is the one that applies the update.
-"""
 
 
 @dataclass(frozen=True)
@@ -109,26 +99,34 @@ def predict_peak(
     walk = Walk()
     for term, sizes in state.items():
         for size in sizes:
-            walk.take(size, term)
-    for _ in range(copies):
-        for size in batch:
-            walk.take(size, "inputs")
-    for _ in range(STEPS):
-        arguments = None
-        for part in parts:
-            captured = walk.captured(part)
-            given = arguments
-            if given is None:
-                given = [_Buffer(None) for _ in range(len(part.inputs) - len(captured))]
-            # The caller holds what it hands over until the call is done.
-            for buffer in given:
-                buffer.uses += 1
-            arguments = walk.run(part.graph, [*given, *captured])
-            for buffer in given:
+            # Drawn, scaled and moved; the last one stays. It matters where it comes to stand.
+            drawn = [walk.take(size, term) for _ in range(3 if term == "weights" else 1)]
+            for buffer in drawn[:-1]:
                 walk.drop(buffer)
-        for buffer in arguments or []:
-            walk.drop(buffer)
+    walk.forget_peak()
+    for size in [*batch] * copies:
+        walk.take(size, "inputs")
+    for _ in range(STEPS):
+        _walk_step(walk, parts)
     return Prediction({term: size // replicas for term, size in walk.peak.items() if size})
+
+
+def _walk_step(walk: Walk, parts: Sequence[Any]) -> None:
+    """Walk the parts of a step: each takes what the one before it returned."""
+    given: list[_Buffer] | None = None
+    for part in parts:
+        captured = walk.captured(part)
+        if given is None:
+            given = [_Buffer(None) for _ in range(len(part.inputs) - len(captured))]
+        # The caller holds what it hands over until the call is done.
+        for buffer in given:
+            buffer.uses += 1
+        returned = walk.run(part.graph, [*given, *captured])
+        for buffer in given:
+            walk.drop(buffer)
+        given = returned
+    for buffer in given or []:
+        walk.drop(buffer)
 
 
 def tensor_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
@@ -183,7 +181,7 @@ class Walk:
     Attributes:
         asked: bytes by term.
         peak: the same when the allocator held most, and ``allocator``, what it held beyond it.
-        constants: memory that stays, by the tensor of whose it is.
+        constants: memory that stays, by graph, value and place among the outputs.
         copied: variables that are copied when they are read.
     """
 
@@ -191,7 +189,7 @@ class Walk:
         self.allocator = Allocator()
         self.asked: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self.constants: dict[int, _Buffer] = {}
+        self.constants: dict[tuple[int, int, int], _Buffer] = {}
         self.copied: set[int] = set()
         self._captured: dict[int, _Buffer] = {}
 
@@ -207,7 +205,7 @@ class Walk:
     def run(self, graph: Any, arguments: Sequence[_Buffer]) -> list[_Buffer]:
         """Walk a graph; takes over one use of each argument, gives one of each output."""
         operations = needed(graph.get_operations(), graph.outputs)
-        folded = _folded(operations)
+        folded = constants(operations)
         uses = Counter(
             id(tensor) for one in operations if id(one) not in folded for tensor in one.inputs
         )
@@ -219,8 +217,8 @@ class Walk:
         for buffer in arguments:
             self.drop(buffer)
         for operation in operations:
-            if id(operation) in folded:
-                self._fold(operation, buffers, uses)
+            if operation in folded:
+                self._fold(operation, folded[operation], buffers, uses)
             elif operation.type != "Placeholder":
                 self._visit(operation, buffers, uses)
         return [buffers[id(tensor)] for tensor in graph.outputs]
@@ -239,6 +237,11 @@ class Walk:
             self.asked[held.term] -= held.size
             self.allocator.give_back(held.chunk)
 
+    def forget_peak(self) -> None:
+        """Have the peak begin anew with what is held now."""
+        self.allocator.peak = self.allocator.in_use
+        self.peak = Counter()
+
     def _held(self, size: int, term: str) -> _Held:
         size = -(-size // UNIT) * UNIT
         before = self.allocator.peak
@@ -249,17 +252,18 @@ class Walk:
             self.peak["allocator"] = self.allocator.peak - self.asked.total()
         return _Held(chunk, size, term)
 
-    def _fold(self, operation: Any, buffers: dict[int, _Buffer], uses: Mapping[int, int]) -> None:
+    def _fold(
+        self, operation: Any, value: int, buffers: dict[int, _Buffer], uses: Mapping[int, int]
+    ) -> None:
         """Give what follows from constants alone, where something that does not needs it."""
-        for tensor in operation.outputs:
-            if uses[id(tensor)]:
-                key = id(tensor)
+        for place, tensor in enumerate(operation.outputs):
+            if needed := uses[id(tensor)]:
+                key = (id(operation.graph), value, place)
                 if key not in self.constants:
-                    self.constants[key] = self.take(
-                        _bytes(tensor.shape, tensor.dtype), "activations"
-                    )
-                buffers[key] = self.constants[key]
-                buffers[key].uses += uses[key]
+                    size = _bytes(tensor.shape, tensor.dtype)
+                    self.constants[key] = self.take(size, "activations")
+                buffers[id(tensor)] = self.constants[key]
+                buffers[id(tensor)].uses += needed
 
     def _visit(self, operation: Any, buffers: dict[int, _Buffer], uses: Mapping[int, int]) -> None:
         inputs = [buffers[id(tensor)] for tensor in operation.inputs]
@@ -345,23 +349,6 @@ def _float32_copies(operation: Any) -> list[int]:
         return []
     tensors = (*operation.inputs, *operation.outputs)
     return [size for one in tensors if (size := _bytes(one.shape, tf.float32))]
-
-
-def _folded(operations: Sequence[Any]) -> set[int]:
-    """Return the operations that are done once, before the first run, by id."""
-    found: set[int] = set()
-    for one in operations:
-        if one.type == "Const":
-            found.add(id(one))
-        elif (
-            one.inputs
-            and one.type not in CALLS
-            and not one.op_def.is_stateful
-            and all(id(tensor.op) in found for tensor in one.inputs)
-            and all(_bytes(each.shape, each.dtype) <= GREATEST_CONSTANT for each in one.outputs)
-        ):
-            found.add(id(one))
-    return found
 
 
 def _dying(operation: Any, size: int, inputs: list[_Buffer]) -> _Held | None:

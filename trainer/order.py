@@ -22,6 +22,16 @@ SMALL = 4096
 FREE = frozenset({"Const", "Placeholder", "NoOp", "ReadVariableOp", "VarHandleOp"})
 """Operations that make nothing."""
 
+CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "While": "body",
+         "StatelessWhile": "body", "If": "then_branch", "StatelessIf": "then_branch"}  # fmt: skip
+"""Operations that run another graph, and the attribute that names it.
+
+Of two branches the first is followed: it is the one that applies the update.
+"""
+
+GREATEST_CONSTANT = 10 * 2**20
+"""Bytes; larger results are made anew each time (common_runtime/constant_folding.cc)."""
+
 
 def keep_graphs() -> None:
     """Have TensorFlow run graphs as they were traced; for all functions called after it.
@@ -57,6 +67,14 @@ def in_program_order(function: Callable[..., Any]) -> Callable[..., Any]:
     return ordered
 
 
+def fresh_zeros(shape: Any, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """Return zeros that a loop may write into; their memory is free again when nobody needs them.
+
+    `tf.zeros` would be a constant, which TensorFlow keeps for good and copies to write into it.
+    """
+    return tf.raw_ops.Empty(shape=tf.convert_to_tensor(shape, tf.int32), dtype=dtype, init=True)
+
+
 def needed(operations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """Return the operations of a graph that are run: those with an effect, and all they need."""
     found: set[int] = set()
@@ -71,10 +89,46 @@ def needed(operations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     return [one for one in operations if id(one) in found]
 
 
+def constants(operations: Sequence[Any]) -> dict[Any, int]:
+    """Return the operations whose results TensorFlow computes once and keeps, with their value.
+
+    They follow from constants alone. Equal ones have the same value, a number that means nothing
+    else, and share their memory.
+    """
+    values: dict[Any, int] = {}
+    known: dict[Any, int] = {}
+    for one in operations:
+        if one.type == "Const":
+            key: Any = one.get_attr("value").SerializeToString()
+        elif (
+            one.inputs
+            and one.type not in CALLS
+            and not one.op_def.is_stateful
+            and all(tensor.op in values for tensor in one.inputs)
+            and all(_bytes(tensor) <= GREATEST_CONSTANT for tensor in one.outputs)
+        ):
+            inputs = tuple((values[tensor.op], tensor.value_index) for tensor in one.inputs)
+            settings = one.node_def.attr
+            key = (one.type, inputs, *(
+                (name, settings[name].SerializeToString()) for name in sorted(settings)
+                if not name.startswith("_")
+            ))  # fmt: skip
+        else:
+            continue
+        values[one] = known.setdefault(key, len(known))
+    return values
+
+
 def _chain(operations: list[Any]) -> None:
     last: dict[str, Any] = {}
+    folded = constants(operations)
     for operation in operations:
-        if operation.type in FREE or "Collective" in operation.type or not _is_large(operation):
+        if (
+            operation in folded
+            or operation.type in FREE
+            or "Collective" in operation.type
+            or not _is_large(operation)
+        ):
             continue
         before = last.get(operation.device)
         if before is not None and not _reads(operation, before):

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.order import in_program_order
+from trainer.order import fresh_zeros, in_program_order
 
 LOGITS = 2**20
 """Logits of a chunk: 4 MiB in float32."""
@@ -123,7 +123,7 @@ def _with_gradients(
 
     start = (
         tf.constant(0), tf.constant(0.0),
-        tf.zeros([steps, size, hidden.shape[1]], hidden.dtype), tf.zeros(kernel.shape),
+        fresh_zeros([steps, size, hidden.shape[1]], hidden.dtype), fresh_zeros(kernel.shape),
     )  # fmt: skip
     _, loss, to_hidden, to_kernel = tf.while_loop(
         lambda index, *_: index < steps, in_program_order(one), start, parallel_iterations=1
