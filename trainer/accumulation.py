@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from trainer.order import fresh_zeros, in_program_order
+
 
 class Sums(NamedTuple):
     """What a batch adds up to.
@@ -74,14 +76,17 @@ def accumulate(
     # One iteration at a time: TensorFlow would else start the next one and hold both in memory.
     start = zeros(shapes)._replace(buffers=list(buffers))
     _, sums = tf.while_loop(
-        lambda index, _: index < used, add, (tf.constant(0), start), parallel_iterations=1
+        lambda index, _: index < used,
+        in_program_order(add),
+        (tf.constant(0), start),
+        parallel_iterations=1,
     )
     return sums
 
 
 def zeros(shapes: Sequence[Any]) -> Sums:
     """Return sums over no example."""
-    return Sums([tf.zeros(shape) for shape in shapes], tf.constant(0.0), tf.constant(0.0), [])
+    return Sums([fresh_zeros(shape) for shape in shapes], tf.constant(0.0), tf.constant(0.0), [])
 
 
 def _added(sums: Sums, part: Sums) -> Sums:

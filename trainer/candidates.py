@@ -107,16 +107,14 @@ class Candidates:
             alone = Replicas(workers=replace(self.replicas.workers))
             made = self._make(techniques, alone)
             arguments = (self._example(), tf.TensorSpec([], tf.int32))
-            state = made.state.sizes()
-            if not self.by_halves:
-                return predict_peak(made.step.whole, arguments, state=state, copies=AHEAD + 2)
-            first = predict_peak(made.step.sums, arguments, state=state, copies=AHEAD + 2)
-            sums = made.step.sums.get_concrete_function(*arguments).structured_outputs
-            held = sum(tensor_bytes(one.shape, one.dtype) for one in tf.nest.flatten(sums))
-            second = predict_peak(
-                made.step.finish, (_specs(sums),), state={**state, "sums": held}, copies=0
-            )
-            return max(first, second, key=lambda one: one.total_bytes)
+            if self.by_halves:
+                sums = made.step.sums.get_concrete_function(*arguments)
+                given = _specs(sums.structured_outputs)
+                parts = [sums, made.step.finish.get_concrete_function(given)]
+            else:
+                parts = [made.step.whole.get_concrete_function(*arguments)]
+            batch = [tensor_bytes(one.shape, one.dtype) for one in arguments[0].values()]
+            return predict_peak(parts, batch, state=made.state.sizes(), copies=AHEAD + 2)
 
     def build(self, techniques: Techniques) -> Candidate:
         """Build the model and its step, to be trained."""

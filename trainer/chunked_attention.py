@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.attention import MASKED_SCORE, drop_scale
+from trainer.order import fresh_zeros, in_program_order
 
 SCORES = 2**20
 """Scores that a block makes, over all heads: 4 MiB in float32, what a core's cache can hold."""
@@ -122,7 +123,7 @@ def _block(plan: _Plan, x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 def _zeros(plan: _Plan, like: tf.Tensor, depth: int, dtype: tf.DType) -> tf.Tensor:
     """Return zeros [blocks, B, H, block, depth]."""
     count, rows = like.shape[2] // plan.block, like.shape[0] or tf.shape(like)[0]
-    zeros = tf.zeros(tf.stack([count, rows, like.shape[1], plan.block, depth]), dtype)
+    zeros = fresh_zeros(tf.stack([count, rows, like.shape[1], plan.block, depth]), dtype)
     return tf.ensure_shape(zeros, [count, like.shape[0], like.shape[1], plan.block, depth])
 
 
@@ -213,7 +214,7 @@ def _backward(
     # What softmax's gradient takes from each row: the sum over keys of gradient times weight.
     inner = tf.reduce_sum(tf.cast(out, wide) * tf.cast(upstream, wide), axis=-1, keepdims=True)
     parts: list[tf.Tensor] = []
-    sums = [tf.ensure_shape(tf.zeros(tf.shape(one), wide), one.shape) for one in (key, value)]
+    sums = [tf.ensure_shape(fresh_zeros(tf.shape(one), wide), one.shape) for one in (key, value)]
     # From the last panel, which sees all keys: the others go on with the first part of its sums.
     # Zeros of its own for each panel would be folded into constants, which stay.
     for start, stop in reversed(plan.panels):
@@ -272,6 +273,7 @@ def _panel_backward(
 def _loop(count: int, body: Any, *carried: tf.Tensor) -> Any:
     """Run body(index, *carried) for each block, one at a time; return what was carried."""
     _, *found = tf.while_loop(
-        lambda index, *_: index < count, body, (tf.constant(0), *carried), parallel_iterations=1
-    )
+        lambda index, *_: index < count, in_program_order(body), (tf.constant(0), *carried),
+        parallel_iterations=1,
+    )  # fmt: skip
     return found[0] if len(found) == 1 else found

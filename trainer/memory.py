@@ -1,74 +1,62 @@
 """Predicted peak of TensorFlow's allocator, from the traced step alone: nothing is run.
 
-The graph of the step is walked in the order in which it was made, with each buffer's birth and
-last use. Accumulation, recomputation and whatever a person's own model does are then simply part
-of the graph. What TensorFlow does with buffers is followed where it matters: an operation that
-only looks at its input in another shape makes none, and an element-wise one writes into an input
-that nobody else needs any more.
-
-What it cannot know: which operations happen to run at once, and what the graph optimizer fuses. For
-the first, memory is taken to be free again one operation later than it could be. For the second, a
-model of dense layers with GELU, which oneDNN has one kernel for, is foreseen 20 to 30 % too high.
+The graph of the step is walked in the order in which it runs (`trainer.order`), and each request
+and each release is handed to an imitation of the allocator (`trainer.allocator`). Accumulation,
+recomputation and whatever a person's own model does are then simply part of the graph. What
+TensorFlow does with buffers is followed: an operation that only looks at its input in another shape
+makes none, an element-wise one writes into an input that nobody else needs any more, and what
+follows from constants alone is made once and stays.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-ROUNDING = 256
-"""Bytes; the allocator gives out multiples of it (tsl/framework/bfc_allocator.h)."""
-UNUSED = 0.12
-"""What the allocator holds beyond what was asked for, as a share of that.
+from trainer.allocator import UNIT, Allocator, Chunk
+from trainer.order import CALLS, constants, needed
 
-It gives a free chunk whole to a request that is more than half as large, so the rest lies idle:
-3 to 17 % over fourteen models, batches and precisions, 11 % on average. Imitating it chunk by chunk
-was tried, and was further off (up to 16 % of the peak, against 6 %): it hangs on the exact order.
-"""
-ITERATIONS = 2
-"""Of a loop: the second one meets what the first one left."""
+STEPS = 3
+"""Steps that are walked: the first one meets empty memory, the others what was left over."""
+ITERATIONS = 3
+"""Of a loop: the later ones meet what the first one left."""
 
 VIEWS = frozenset({
     "Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
-    "Snapshot", "ReadVariableOp", "EnsureShape", "Bitcast", "CheckNumerics",
+    "Snapshot", "EnsureShape", "Bitcast", "CheckNumerics",
 })  # fmt: skip
 """Operations whose output i is the buffer of input i."""
 
 IN_PLACE = frozenset({
-    "Abs", "Add", "AddN", "AddV2", "BiasAdd", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Exp",
-    "Gelu", "LeakyRelu", "Log", "LogSoftmax", "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum",
-    "Minimum", "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6",
-    "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Selu", "Sigmoid", "SigmoidGrad", "Sign",
-    "Softmax", "Softplus", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh",
-    "TanhGrad", "Xdivy", "ClipByValue",
+    "Abs", "Add", "AddN", "AddV2", "BiasAdd", "Ceil", "ClipByValue", "Cos", "Div", "DivNoNan",
+    "Elu", "EluGrad", "Erf", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "LeakyRelu",
+    "LeakyReluGrad", "Log", "Log1p", "LogSoftmax", "LogicalAnd", "LogicalNot", "LogicalOr",
+    "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu",
+    "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "SelectV2",
+    "Selu", "SeluGrad", "Sigmoid",
+    "SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus", "SoftplusGrad",
+    "SparseSoftmaxCrossEntropyWithLogits", "Sqrt", "SqrtGrad",
+    "Square", "SquaredDifference", "Sub", "Tanh", "TanhGrad", "TensorScatterAdd",
+    "TensorScatterUpdate", "Xdivy", "Xlogy",
 })  # fmt: skip
 """Operations whose output may take the buffer of an input of the same size that dies there."""
 
-CONSTANT = frozenset({"Const", "ZerosLike", "OnesLike", "Fill"})
-"""Operations that the graph optimizer replaces by a tensor that stays, where shapes are static."""
-
-GREATEST_CONSTANT = 10 * 2**20
-"""Bytes; larger ones stay operations (grappler/optimizers/constant_folding.cc)."""
-
 MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMulV2", "BatchMatMulV3"})
 
-OVERLAP = 2
-"""Operations that run at once; while they do, what each has read stays."""
+SPARSE_READS = frozenset({"ResourceGather", "ResourceGatherNd", "ResourceScatterAdd",
+                          "ResourceScatterUpdate"})  # fmt: skip
+"""After one of them a variable is copied whenever it is read whole or changed
+(`copy_on_read_mode`, core/framework/resource_var.h)."""
 
-SMALL = 4096
-"""Bytes; an operation that makes no more than this is done before another one begins."""
-
-CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "While": "body",
-         "StatelessWhile": "body", "If": "then_branch", "StatelessIf": "then_branch"}  # fmt: skip
-"""Operations that run another graph, and the attribute that names it.
-
-Of two branches the first is followed: it is the one that applies the update.
-"""
+CHANGES = frozenset({
+    "AssignAddVariableOp", "AssignSubVariableOp", "ResourceApplyAdam", "ResourceApplyMomentum",
+    "ResourceApplyGradientDescent", "ResourceApplyAdagradV2", "ResourceApplyRMSProp",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,56 +79,85 @@ class Prediction:
 
 
 def predict_peak(
-    step: Any,
-    arguments: Sequence[Any],
+    parts: Sequence[Any],
+    batch: Sequence[Any],
     *,
-    state: Mapping[str, int],
+    state: Mapping[str, Sequence[int]],
     copies: int,
     replicas: int = 1,
 ) -> Prediction:
     """Return the predicted peak of a training with this step.
 
     Args:
-        step: a `tf.function`, which is traced (once: calls with such arguments use the trace).
-        arguments: tensors of static shape, or nests of them.
-        state: bytes of what is there all the time, by term.
+        parts: the step's concrete functions, one after another; each takes what the one before it
+            returned, the first one a batch.
+        batch: bytes of each tensor of a batch.
+        state: bytes of each tensor that is there all the time, by term.
         copies: how many batches there are at once, in use and ready.
         replicas: whose equal shares stand in the one graph, each on a device of its own.
     """
-    function = step.get_concrete_function(*arguments)
-    peak = graph_peak(function.graph)
-    activations, gradients = (peak[one] // replicas for one in ("activations", "gradients"))
-    batch = sum(tensor_bytes(one.shape, one.dtype) for one in function.inputs)
-    return Prediction({
-        **state,
-        "inputs": copies * batch // replicas,
-        "activations": activations,
-        "gradients": gradients,
-        "allocator": round(UNUSED * (activations + gradients)),
-    })  # fmt: skip
+    walk = Walk()
+    for term, sizes in state.items():
+        for size in sizes:
+            # Drawn, scaled and moved; the last one stays. It matters where it comes to stand.
+            drawn = [walk.take(size, term) for _ in range(3 if term == "weights" else 1)]
+            for buffer in drawn[:-1]:
+                walk.drop(buffer)
+    walk.forget_peak()
+    for size in [*batch] * copies:
+        walk.take(size, "inputs")
+    for _ in range(STEPS):
+        _walk_step(walk, parts)
+    return Prediction({term: size // replicas for term, size in walk.peak.items() if size})
+
+
+def _walk_step(walk: Walk, parts: Sequence[Any]) -> None:
+    """Walk the parts of a step: each takes what the one before it returned."""
+    given: list[_Buffer] | None = None
+    for part in parts:
+        captured = walk.captured(part)
+        if given is None:
+            given = [_Buffer(None) for _ in range(len(part.inputs) - len(captured))]
+        # The caller holds what it hands over until the call is done.
+        for buffer in given:
+            buffer.uses += 1
+        returned = walk.run(part.graph, [*given, *captured])
+        for buffer in given:
+            walk.drop(buffer)
+        given = returned
+    for buffer in given or []:
+        walk.drop(buffer)
 
 
 def tensor_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
     """Return the bytes that the allocator gives for a tensor; 0 where its shape is not known."""
+    return -(-_bytes(shape, dtype) // UNIT) * UNIT
+
+
+def _bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
     if dtype in {tf.resource, tf.variant} or not shape.is_fully_defined():
         return 0
-    return -(-math.prod(shape.as_list()) * dtype.base_dtype.size // ROUNDING) * ROUNDING
+    return math.prod(shape.as_list()) * dtype.base_dtype.size
 
 
 def graph_peak(graph: Any) -> Counter[str]:
     """Return the bytes of ``activations`` and ``gradients`` when a graph's runs hold most.
 
-    The graph's own arguments are not among them: they are their owner's.
+    The graph's own arguments are not among them: they are their owner's. What the allocator holds
+    beyond them is ``allocator``.
     """
-    walk = _Walk()
-    walk.run(graph, [_Buffer(None, uses=1) for _ in graph.inputs])
+    walk = Walk()
+    for _ in range(STEPS):
+        for buffer in walk.run(graph, [_Buffer(None) for _ in graph.inputs]):
+            walk.drop(buffer)
     return walk.peak
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Bytes in use, and what for."""
+class _Held:
+    """A chunk in use: how much of it, and what for."""
 
+    chunk: Chunk
     size: int
     term: str
 
@@ -150,36 +167,48 @@ class _Buffer:
     """Memory that one tensor or several share.
 
     Attributes:
-        chunk: where it stands; None: owned by someone else, or empty.
+        held: where it stands; None: owned by someone else, or empty.
         uses: operations that still need it.
     """
 
-    chunk: _Chunk | None
-    uses: int = 0
+    held: _Held | None
+    uses: int = 1
 
 
-class _Walk:
+class Walk:
     """Goes through a graph and takes what a run of it would.
 
     Attributes:
-        in_use: bytes by term.
-        peak: the same when their sum was greatest.
-        constants: memory that stays, by the name of its operation.
-        leaving: memory that nobody needs any more, in the order in which it will be free.
-        newest: what the last operation made.
+        asked: bytes by term.
+        peak: the same when the allocator held most, and ``allocator``, what it held beyond it.
+        constants: memory that stays, by graph, value and place among the outputs.
+        copied: variables that are copied when they are read.
     """
 
     def __init__(self) -> None:
-        self.in_use: Counter[str] = Counter()
+        self.allocator = Allocator()
+        self.asked: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
-        self.constants: dict[str, _Buffer] = {}
-        self.leaving: deque[list[_Chunk]] = deque([[]], maxlen=OVERLAP)
-        self.newest: _Buffer | None = None
+        self.constants: dict[tuple[int, int, int], _Buffer] = {}
+        self.copied: set[int] = set()
+        self._captured: dict[int, _Buffer] = {}
+
+    def captured(self, function: Any) -> list[_Buffer]:
+        """Return the buffers of what a function reads besides its arguments, one use of each."""
+        found = []
+        for tensor in function.captured_inputs:
+            buffer = self._captured.setdefault(id(tensor), _Buffer(None))
+            buffer.uses += 1
+            found.append(buffer)
+        return found
 
     def run(self, graph: Any, arguments: Sequence[_Buffer]) -> list[_Buffer]:
         """Walk a graph; takes over one use of each argument, gives one of each output."""
-        operations = graph.get_operations()
-        uses = Counter(id(tensor) for one in operations for tensor in one.inputs)
+        operations = needed(graph.get_operations(), graph.outputs)
+        folded = constants(operations)
+        uses = Counter(
+            id(tensor) for one in operations if id(one) not in folded for tensor in one.inputs
+        )
         uses.update(id(tensor) for tensor in graph.outputs)
         buffers: dict[int, _Buffer] = {}
         for tensor, buffer in zip(graph.inputs, arguments, strict=True):
@@ -188,141 +217,179 @@ class _Walk:
         for buffer in arguments:
             self.drop(buffer)
         for operation in operations:
-            if operation.type != "Placeholder":
+            if operation in folded:
+                self._fold(operation, folded[operation], buffers, uses)
+            elif operation.type != "Placeholder":
                 self._visit(operation, buffers, uses)
         return [buffers[id(tensor)] for tensor in graph.outputs]
+
+    def take(self, size: int, term: str) -> _Buffer:
+        """Ask the allocator for memory; one use of it is held."""
+        if not size:
+            return _Buffer(None)
+        return _Buffer(self._held(size, term))
 
     def drop(self, buffer: _Buffer) -> None:
         """Take away one use; the last one frees the memory."""
         buffer.uses -= 1
-        if buffer.uses <= 0 and buffer.chunk is not None:
-            self.leaving[-1].append(buffer.chunk)
-            buffer.chunk = None
+        if buffer.uses <= 0 and buffer.held is not None:
+            held, buffer.held = buffer.held, None
+            self.asked[held.term] -= held.size
+            self.allocator.give_back(held.chunk)
 
-    def _take(self, size: int, term: str) -> _Chunk:
-        self.in_use[term] += size
-        if self.in_use.total() > self.peak.total():
-            self.peak = self.in_use.copy()
-        return _Chunk(size, term)
+    def forget_peak(self) -> None:
+        """Have the peak begin anew with what is held now."""
+        self.allocator.peak = self.allocator.in_use
+        self.peak = Counter()
 
-    def _free(self, chunks: list[_Chunk]) -> None:
-        for chunk in chunks:
-            self.in_use[chunk.term] -= chunk.size
+    def _held(self, size: int, term: str) -> _Held:
+        size = -(-size // UNIT) * UNIT
+        before = self.allocator.peak
+        chunk = self.allocator.take(size)
+        self.asked[term] += size
+        if self.allocator.peak > before:
+            self.peak = self.asked.copy()
+            self.peak["allocator"] = self.allocator.peak - self.asked.total()
+        return _Held(chunk, size, term)
 
-    def _settle(self) -> None:
-        """Free what nobody needs: no operation runs that reads it."""
-        for chunks in self.leaving:
-            self._free(chunks)
-        self.leaving.clear()
-        self.leaving.append([])
-
-    def _begin(self, inputs: list[_Buffer]) -> None:
-        """Begin another operation: what the one `OVERLAP` before it had read is free.
-
-        One that reads what the last one made has waited for it, and so runs alone.
-        """
-        if any(one is self.newest for one in inputs):
-            self._settle()
-        elif len(self.leaving) == OVERLAP:
-            self._free(self.leaving[0])
-        self.leaving.append([])
+    def _fold(
+        self, operation: Any, value: int, buffers: dict[int, _Buffer], uses: Mapping[int, int]
+    ) -> None:
+        """Give what follows from constants alone, where something that does not needs it."""
+        for place, tensor in enumerate(operation.outputs):
+            if needed := uses[id(tensor)]:
+                key = (id(operation.graph), value, place)
+                if key not in self.constants:
+                    size = _bytes(tensor.shape, tensor.dtype)
+                    self.constants[key] = self.take(size, "activations")
+                buffers[id(tensor)] = self.constants[key]
+                buffers[id(tensor)].uses += needed
 
     def _visit(self, operation: Any, buffers: dict[int, _Buffer], uses: Mapping[int, int]) -> None:
         inputs = [buffers[id(tensor)] for tensor in operation.inputs]
-        made, taken = self._outputs(operation, inputs)
+        if operation.type in CALLS:
+            made, inputs = self._call(operation, inputs)
+        else:
+            made = self._outputs(operation, inputs)
         for tensor, buffer in zip(operation.outputs, made, strict=True):
             buffers[id(tensor)] = buffer
             buffer.uses += uses[id(tensor)]
-        for buffer in (*taken, *made):
+        for buffer in (*inputs, *made):
             self.drop(buffer)
 
-    def _outputs(
-        self, operation: Any, inputs: list[_Buffer]
-    ) -> tuple[list[_Buffer], list[_Buffer]]:
-        """Return the outputs' buffers, one use of each held, and the inputs still to be dropped."""
-        if operation.type in CALLS:
-            return self._call(operation, inputs)
+    def _outputs(self, operation: Any, inputs: list[_Buffer]) -> list[_Buffer]:
+        """Return the outputs' buffers, one use of each held."""
         made = []
+        term = "gradients" if "gradient_tape" in operation.name else "activations"
         for place, tensor in enumerate(operation.outputs):
             source = _viewed(operation, place)
-            buffer = self._new(operation, tensor, inputs) if source is None else inputs[source]
-            buffer.uses += 1
+            if source is not None:
+                buffer = inputs[source]
+                buffer.uses += 1
+            else:
+                buffer = self._new(operation, tensor, inputs, term)
             made.append(buffer)
-        return made, inputs
+        for extra in [self.take(size, term) for size in self._workspace(operation, inputs)]:
+            self.drop(extra)
+        return made
 
     def _call(self, operation: Any, inputs: list[_Buffer]) -> tuple[list[_Buffer], list[_Buffer]]:
         kind = operation.type
         name = operation.get_attr(CALLS[kind]).name
         graph = operation.graph._get_function(name).graph
         if "While" in kind:
-            for _ in range(ITERATIONS):
+            for _ in range(_iterations(operation)):
                 inputs = self.run(graph, inputs)
             return inputs, []
         skipped = 1 if "If" in kind else 0
         return self.run(graph, inputs[skipped:]), inputs[:skipped]
 
-    def _new(self, operation: Any, tensor: Any, inputs: list[_Buffer]) -> _Buffer:
-        size = tensor_bytes(tensor.shape, tensor.dtype)
-        if operation.type in CONSTANT and size <= GREATEST_CONSTANT:
-            return self._constant(operation, size)
-        if operation.type in IN_PLACE and (chunk := _dying(operation, size, inputs)):
-            return _Buffer(chunk)
-        if not size:
+    def _new(self, operation: Any, tensor: Any, inputs: list[_Buffer], term: str) -> _Buffer:
+        size = _bytes(tensor.shape, tensor.dtype)
+        if operation.type == "ReadVariableOp" and id(inputs[0]) not in self.copied:
             return _Buffer(None)
-        if size > SMALL:
-            self._begin(inputs)
-        term = "gradients" if "gradient_tape" in operation.name else "activations"
-        taken = self._take(size, term)
-        for extra in _workspace(operation):
-            self.leaving[-1].append(self._take(extra, term))
-        self.newest = _Buffer(taken)
-        return self.newest
+        if operation.type in SPARSE_READS:
+            self.copied.add(id(inputs[0]))
+        if operation.type in IN_PLACE and (held := _dying(operation, size, inputs)):
+            return _Buffer(held)
+        return self.take(size, term)
 
-    def _constant(self, operation: Any, size: int) -> _Buffer:
-        # Equal ones become a single one; the value of a Const itself is not looked at.
-        name = f"{id(operation.graph)}/{operation.name}" if operation.type == "Const" else ""
-        tensor = operation.outputs[0]
-        key = f"{operation.type}/{tensor.dtype.name}/{tensor.shape}/{name}"
-        if key not in self.constants:
-            chunk = self._take(size, "activations") if size else None
-            self.constants[key] = _Buffer(chunk, uses=1)
-        return self.constants[key]
-
-
-def _workspace(operation: Any) -> list[int]:
-    """Return the bytes that a kernel takes for itself while it runs.
-
-    CPUs have no bfloat16 products without AMX: TensorFlow makes float32 copies of both factors and
-    of the product (tensorflow/core/kernels/matmul_op_impl.h).
-    """
-    if operation.type not in MATRIX_PRODUCTS or operation.outputs[0].dtype != tf.bfloat16:
+    def _workspace(self, operation: Any, inputs: list[_Buffer]) -> list[int]:
+        """Return the bytes that a kernel takes for itself while it runs."""
+        if operation.type in CHANGES and id(inputs[0]) in self.copied:
+            return [max(_bytes(one.shape, one.dtype) for one in operation.inputs)]
+        if operation.type == "SparseSoftmaxCrossEntropyWithLogits":
+            return [_bytes(operation.outputs[0].shape, operation.outputs[0].dtype)]
+        if operation.type in MATRIX_PRODUCTS and operation.outputs[0].dtype == tf.bfloat16:
+            return _float32_copies(operation)
         return []
+
+
+def _iterations(loop: Any) -> int:
+    """Return how often a loop's body is to be walked: no more than it is run, where that is known.
+
+    Known where the condition compares a counter from 0 with a constant.
+    """
+    condition = loop.graph._get_function(loop.get_attr("cond").name).graph
+    test = condition.outputs[0].op
+    while test.type in {"Identity", "LogicalAnd"}:
+        # A limit on the iterations comes first; the caller's own condition after it.
+        test = test.inputs[-1].op
+    known = tf.get_static_value(test.inputs[1]) if test.type == "Less" else None
+    return ITERATIONS if known is None else min(int(known), ITERATIONS)
+
+
+def _float32_copies(operation: Any) -> list[int]:
+    """Return the bytes of both factors and the product in float32.
+
+    CPUs have no bfloat16 products without AMX: TensorFlow makes such copies
+    (tensorflow/core/kernels/matmul_op_impl.h).
+    """
     if tf.config.list_physical_devices("GPU"):
         return []
     tensors = (*operation.inputs, *operation.outputs)
-    return [size for one in tensors if (size := tensor_bytes(one.shape, tf.float32))]
+    return [size for one in tensors if (size := _bytes(one.shape, tf.float32))]
 
 
-def _dying(operation: Any, size: int, inputs: list[_Buffer]) -> _Chunk | None:
+def _dying(operation: Any, size: int, inputs: list[_Buffer]) -> _Held | None:
     """Return the memory of an input of `size` that nobody else needs, taking it away from it."""
-    counts = Counter(id(one) for one in inputs)
+    # One that is read twice by this very operation is held twice.
     for tensor, one in zip(operation.inputs, inputs, strict=True):
-        is_alone = one.chunk is not None and one.uses == counts[id(one)]
-        if is_alone and tensor_bytes(tensor.shape, tensor.dtype) == size:
-            chunk, one.chunk = one.chunk, None
-            return chunk
+        if (
+            one.held is not None
+            and one.uses == 1
+            and tensor.dtype.size == operation.outputs[0].dtype.size
+            and (_bytes(tensor.shape, tensor.dtype) == size)
+        ):
+            held, one.held = one.held, None
+            return held
     return None
 
 
 def _viewed(operation: Any, place: int) -> int | None:
     """Return which input's buffer output `place` is a view of, if it is one."""
-    if operation.type in VIEWS:
+    kind = operation.type
+    if kind in VIEWS:
         return place
-    if operation.type in {"Unpack", "Slice", "StridedSlice", "SplitV"}:
+    if kind in {"Unpack", "Slice", "StridedSlice", "SplitV"}:
         return 0 if _cuts_first_axis(operation) else None
-    if operation.type == "Split":
+    if kind == "Split":
         return 1 if _cuts_first_axis(operation) else None
+    if kind == "Cast" and operation.inputs[0].dtype == operation.outputs[0].dtype:
+        return 0
+    if kind == "Transpose" and _keeps_order(operation):
+        return 0
     return None
+
+
+def _keeps_order(operation: Any) -> bool:
+    """Tell whether a transposition moves axes of length 1 alone."""
+    order = tf.get_static_value(operation.inputs[1])
+    shape = operation.inputs[0].shape
+    if order is None or not shape.is_fully_defined():
+        return False
+    longer = [axis for axis in order if shape[int(axis)] != 1]
+    return longer == sorted(longer)
 
 
 def _cuts_first_axis(operation: Any) -> bool:
@@ -335,6 +402,7 @@ def _cuts_first_axis(operation: Any) -> bool:
     before, after = operation.inputs[0].shape, operation.outputs[0].shape
     if not before.rank or after.rank is None:
         return False
-    # Whole in every axis but the first, which may be cut or dropped.
-    rest = before[1:].as_list()
-    return rest in ([*after[1:]], [*after])
+    # Whole in every axis but the first, which may be cut or dropped; axes of length 1 may come.
+    rest = [size for size in before[1:] if size != 1]
+    kept = [size for size in after if size != 1]
+    return kept[-len(rest) :] == rest and len(kept) <= len(rest) + 1 if rest else not kept[1:]

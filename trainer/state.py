@@ -182,13 +182,14 @@ class TrainState:
         """Set the model's variables alone."""
         self.load({name: one for name, one in arrays.items() if name.startswith(MODEL_SLOTS)})
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes on one device of what is there all the time."""
-        by_kind = {"weights": 0, "optimizer": 0}
+    def sizes(self) -> dict[str, list[int]]:
+        """Return the bytes on one device of each tensor that is there all the time."""
+        by_kind: dict[str, list[int]] = {"weights": [], "optimizer": []}
         for name, one in self.variables().items():
             kind = "weights" if name.startswith(MODEL_SLOTS) else "optimizer"
             is_elsewhere = self.device and name.startswith(MOMENTS)
-            by_kind[kind] += 0 if is_elsewhere else tensor_bytes(one.shape, one.dtype)
+            if not is_elsewhere:
+                by_kind[kind].append(tensor_bytes(one.shape, one.dtype))
         return by_kind
 
     def host_bytes(self) -> int:

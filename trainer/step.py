@@ -34,6 +34,7 @@ from trainer.accumulation import Local, Sums, accumulate
 from trainer.errors import MemoryExceeded
 from trainer.loss_scale import LossScale, advance
 from trainer.optimizer import clip, global_norm
+from trainer.order import in_program_order, keep_graphs
 from trainer.settings import Techniques, TrainingSettings
 from trainer.state import TrainState
 from trainer.strategy import Replicas
@@ -142,6 +143,7 @@ def make_step(
 
     Raises: SettingError when the techniques need a process for each device.
     """
+    keep_graphs()
     replicated.check_alone(replicas, shard=techniques.shard, offload=techniques.offload)
 
     def sums(batch: dict[str, tf.Tensor], number: tf.Tensor) -> Sums:
@@ -160,7 +162,10 @@ def make_step(
         return _apply_or_skip(state, gradients, total, norm, is_finite)
 
     run = partial(replicated.run, replicas)
-    traced = partial(tf.function, autograph=False)
+
+    def traced(function: Callable[..., Any]) -> Any:
+        return tf.function(in_program_order(function), autograph=False)
+
     return Step(
         whole=traced(lambda batch, number: replicated.first(
             replicas, run(lambda *share: finish(sums(*share)), batch, number)
@@ -311,7 +316,11 @@ def _apply_or_skip(
         _set([one.value for one in state.buffers], values[len(gradients) :])
 
     def change(is_finite: tf.Tensor, values: list[tf.Tensor]) -> None:
-        tf.cond(is_finite, lambda: _done(apply(values)), lambda: _done(None))
+        tf.cond(
+            is_finite,
+            in_program_order(lambda: _done(apply(values))),
+            lambda: _done(None),
+        )
 
     def keep(_: tf.Tensor, values: list[tf.Tensor]) -> None:
         _set(state.loss_scale, values)

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.order import fresh_zeros, in_program_order
+
 LOGITS = 2**20
 """Logits of a chunk: 4 MiB in float32."""
 
@@ -93,7 +95,7 @@ def token_stats(
 
     take, steps = _slices(hidden, labels, weights, chunk)
     _, loss, right = tf.while_loop(
-        lambda index, *_: index < steps, one,
+        lambda index, *_: index < steps, in_program_order(one),
         (tf.constant(0), tf.constant(0.0), tf.constant(0.0)), parallel_iterations=1,
     )  # fmt: skip
     return loss, right
@@ -121,10 +123,10 @@ def _with_gradients(
 
     start = (
         tf.constant(0), tf.constant(0.0),
-        tf.zeros([steps, size, hidden.shape[1]], hidden.dtype), tf.zeros(kernel.shape),
+        fresh_zeros([steps, size, hidden.shape[1]], hidden.dtype), fresh_zeros(kernel.shape),
     )  # fmt: skip
     _, loss, to_hidden, to_kernel = tf.while_loop(
-        lambda index, *_: index < steps, one, start, parallel_iterations=1
+        lambda index, *_: index < steps, in_program_order(one), start, parallel_iterations=1
     )
     flat = tf.reshape(to_hidden, [steps * size, hidden.shape[1]])
     return loss, flat[: hidden.shape[0]], to_kernel

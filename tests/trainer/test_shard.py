@@ -287,7 +287,11 @@ def _memory(replicas: Replicas, shard: str) -> dict[str, float]:
     tf.config.experimental.reset_memory_stats("CPU:0")
     step.whole(batch, tf.constant(1))
     peak = info("peak") - before - held
-    return {"held": held / 2**20, "peak": peak / 2**20, "told": sum(state.sizes().values()) / 2**20}
+    return {
+        "held": held / 2**20,
+        "peak": peak / 2**20,
+        "told": sum(map(sum, state.sizes().values())) / 2**20,
+    }
 
 
 def everything() -> dict[str, Any]:
