@@ -209,11 +209,13 @@ class Run:
         """Have a checkpoint of this step written, unless there is one."""
         if self.saved_step == self.progress.step:
             return
-        # All workers give their parts; one of them writes.
-        arrays = self.fitted.state.arrays()
         self.saved_step = self.progress.step
         if not self.voice.leads:
+            # All workers give their parts; none but the one that writes holds the whole of them.
+            for _ in self.fitted.state.each_array():
+                pass
             return
+        arrays = self.fitted.state.arrays()
         facts = {
             "of": self._identity(),
             "progress": dataclasses.asdict(self.progress),  # a copy, of the history too
