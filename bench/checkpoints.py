@@ -74,7 +74,7 @@ def make_run(folder: Path):
         events=str(folder / "events.jsonl"), result="",
     )  # fmt: skip
     run = loop.Run(job)
-    run.choose()
+    run.fitted.choose()
     run.announce()
     return run
 
@@ -132,7 +132,7 @@ def block(run, batches, kind: str, metrics, address: str) -> tuple[float, float]
     stop = threading.Event()
     if kind == "watched":
         shown: Metrics = Timed(metrics)
-        run.metrics = shown
+        run.voice.metrics = shown
         threading.Thread(target=scrape, args=(address, stop), daemon=True).start()
     began = time.perf_counter()
     if kind == "saved":
@@ -147,7 +147,7 @@ def block(run, batches, kind: str, metrics, address: str) -> tuple[float, float]
     seconds = time.perf_counter() - began
     stop.set()
     if kind == "watched":
-        run.metrics, spent = None, shown.seconds
+        run.voice.metrics, spent = None, shown.seconds
     return seconds, spent
 
 

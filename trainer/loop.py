@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +22,29 @@ import tensorflow as tf
 
 from trainer import (
     checkpoint,
-    cluster,
     devices,
     evaluation,
     identity,
-    journal,
     monitoring,
-    offload,
-    planner,
     precision,
 )
 from trainer import strategy as replicated
-from trainer.accumulation import accumulation_steps
 from trainer.batches import Batches, Columns, ahead
-from trainer.candidates import Candidate, Candidates
-from trainer.errors import CheckpointError, MemoryExceeded, SettingError
+from trainer.candidates import Candidates
+from trainer.errors import CheckpointError, SettingError
+from trainer.fitting import Fitted
 from trainer.keeping import Keeping
 from trainer.models.built import Built
 from trainer.progress import Progress, Recent, Skips
 from trainer.settings import Job
-from trainer.state import MODEL_SLOTS
-from trainer.step import Outcome, attempt
+from trainer.step import Outcome
 from trainer.strategy import Replicas
+from trainer.voice import Voice
 
-LEAVE_SECONDS = 5.0
-"""How long whoever watches may take to see that training was interrupted, and a copy of the state
-to get to remote storage then."""
 UPLOAD_SECONDS = 60.0
 """How long a training that is done waits for its last checkpoint's copy."""
+LEAVE_UPLOAD_SECONDS = 5.0
+"""The same when it was asked to end."""
 
 
 class Interrupted(Exception):
@@ -106,8 +99,8 @@ def train(
     """
     run = Run(job, beat=beat)
     run.compare()
-    run.show()
-    run.choose()
+    run.voice.show()
+    run.fitted.choose()
     run.restore()
     run.announce()
     devices.reset_peak()
@@ -139,7 +132,7 @@ class Run:
         self.total_steps = self.settings.steps or (
             self.settings.epochs * self.batches.steps_per_epoch
         )
-        self.candidates = Candidates(
+        candidates = Candidates(
             job, self.batches, self.replicas, policy=self.policy, total_steps=self.total_steps
         )
         self.progress = Progress()
@@ -147,9 +140,9 @@ class Run:
         self.saved_step = 0
         self.is_warm = False
         self.recent = Recent()
-        self.metrics: monitoring.Metrics | None = None
-        self.keeping = Keeping(job, self.replicas, tell=self.tell, warn=self.warn)
-        self.step_began = self.own_seconds = 0.0
+        self.voice = Voice(job, self.replicas.workers)
+        self.fitted = Fitted(job, candidates, self.replicas, voice=self.voice, beat=beat)
+        self.keeping = Keeping(job, self.replicas, tell=self.voice.tell, warn=self.voice.warn)
 
     def compare(self) -> None:
         """Make sure that all workers train the same, before any of them begins.
@@ -164,96 +157,6 @@ class Run:
         told = self.replicas.control.joined(mine).numpy().reshape(workers.count, -1)
         identity.check_same(told.tolist(), workers)
 
-    def show(self) -> None:
-        """Let Prometheus watch this worker, where a port is set.
-
-        Raises:
-            SettingError: when the port is taken, unless training was going on already.
-        """
-        first = self.job.monitoring.port
-        if not first:
-            return
-        workers, restarts = self.replicas.workers, int(os.environ.get(cluster.RESTARTS, "0"))
-        port = first + workers.place_on_host
-        try:
-            self.metrics = monitoring.Metrics(port, rank=workers.rank, restarts=restarts)
-        except SettingError as error:
-            if not restarts:
-                raise
-            self.warn(f"training goes on, but nobody can watch it: {error}")
-
-    def _stop_showing(self) -> None:
-        if self.metrics:
-            self.metrics.stop()
-            self.metrics.close(most_seconds=LEAVE_SECONDS)
-
-    # What is trained
-
-    def choose(self) -> None:
-        """Take what fits into memory and is cheapest in time.
-
-        Raises:
-            MemoryExceeded: when nothing fits the memory that is free.
-            SettingError: when nothing fits the limit that was set, or a technique cannot be had.
-        """
-        offload.check(self.settings.offload, has_gpu=bool(devices.gpus()))
-        self.plan = self.candidates.choose(self._free_bytes)
-        self.prediction = self.plan.prediction
-        self.techniques = self.plan.techniques
-        candidate = self.candidates.build(self.techniques)
-        self.built, self.state, self.step = candidate.built, candidate.state, candidate.step
-        self.state.join(self.replicas.control)
-        self.skips = Skips(is_scaled=self.state.is_scaled)
-
-    def _free_bytes(self) -> int:
-        """Return what each worker may take: those of one host share its memory, and all agree."""
-        workers = self.replicas.workers
-        share = 1 if devices.gpus() else workers.on_this_host
-        least = self.replicas.control.smallest(tf.constant(devices.free_bytes() // share, tf.int64))
-        return int(least.numpy())
-
-    def shrink(self) -> None:
-        """Take a smaller micro-batch, the global batch unchanged; on all workers at once.
-
-        Raises:
-            MemoryExceeded: when it holds one example already.
-        """
-        before = self.techniques.micro_batch
-        if before == 1:
-            raise MemoryExceeded(
-                f"memory ran out at step {self.progress.step + 1} with one example at a time "
-                f"({planner.describe(self.techniques)})",
-                where="training.memory_limit", holds=f'"{self.settings.memory_limit}"',
-                right="recompute, attention and token_loss as auto, shard over more workers, "
-                "or a smaller model",
-            )  # fmt: skip
-        self.take(before // 2 if before > 2 else 1)
-        self.tell(
-            "micro_batch", step=self.progress.step, before=before, now=self.techniques.micro_batch
-        )
-        self.warn(
-            f"memory ran out at step {self.progress.step + 1}: the micro-batch goes from {before} "
-            f"to {self.techniques.micro_batch}, the global batch stays"
-        )
-        devices.reset_peak()
-
-    def take(self, micro_batch: int) -> None:
-        """Go on with another micro-batch."""
-        self.techniques = dataclasses.replace(self.techniques, micro_batch=micro_batch)
-        candidate = Candidate(self.built, self.state, self.step)
-        self.step = self.candidates.again(candidate, self.techniques).step
-
-    @cached_property
-    def predictor(self) -> evaluation.Predictor:
-        """The traced predictions, so that each evaluation does not trace them anew."""
-        predict = evaluation.predictor(self.built, self.job.features)
-
-        def alive(inputs: Mapping[str, Any]) -> tf.Tensor:
-            self.beat(0.0)
-            return predict(inputs)
-
-        return alive
-
     # Where it stands
 
     @property
@@ -263,18 +166,18 @@ class Run:
 
     def restore(self) -> None:
         """Go back to the newest whole checkpoint, if there is one."""
-        found = self.keeping.restore(self.state.template())
+        found = self.keeping.restore(self.fitted.state.template())
         if found is None:
             return
         self._check_same(found)
-        self.state.load(found.arrays)
+        self.fitted.state.load(found.arrays)
         self.progress = Progress(**found.facts["progress"])
         self.start_step = self.saved_step = self.progress.step
-        learnt = int(found.facts.get("micro_batch", self.techniques.micro_batch))
-        if learnt < self.techniques.micro_batch:
+        learnt = int(found.facts.get("micro_batch", self.fitted.techniques.micro_batch))
+        if learnt < self.fitted.techniques.micro_batch:
             # Memory ran out with a larger one, in the process that saved this.
-            self.take(learnt)
-        self.tell(
+            self.fitted.take(learnt)
+        self.voice.tell(
             "resumed",
             step=self.start_step, epoch=self.epoch, path=str(found.path), steps=self.total_steps,
         )  # fmt: skip
@@ -306,77 +209,61 @@ class Run:
         """Have a checkpoint of this step written, unless there is one."""
         if self.saved_step == self.progress.step:
             return
-        # All workers give their parts; one of them writes.
-        arrays = self.state.arrays()
         self.saved_step = self.progress.step
-        if not self.leads:
+        if not self.voice.leads:
+            # All workers give their parts; none but the one that writes holds the whole of them.
+            for _ in self.fitted.state.each_array():
+                pass
             return
+        arrays = self.fitted.state.arrays()
         facts = {
             "of": self._identity(),
             "progress": dataclasses.asdict(self.progress),  # a copy, of the history too
-            "micro_batch": self.techniques.micro_batch,
+            "micro_batch": self.fitted.techniques.micro_batch,
         }
         step, best = self.progress.step, self.progress.best_step
         self.keeping.begin(arrays, facts, step=step, best=best)
 
-    @property
-    def leads(self) -> bool:
-        """Whether this is the worker that writes and tells."""
-        return self.replicas.workers.rank == 0
-
-    # What it says
-
-    def tell(self, event: str, **facts: Any) -> None:
-        """Add an event to the run's journal, and show what it tells."""
-        if self.metrics:
-            self.metrics.take(event, facts)
-        if self.leads:
-            journal.append(self.job.events, event, **facts)
-
-    def warn(self, message: str) -> None:
-        """Say something that the person should know, once."""
-        self.tell("warning", id="Trainer", message=message)
+    # The beginning
 
     def announce(self) -> None:
         """Say what is about to happen."""
-        settings, techniques = self.settings, self.techniques
+        self.skips = Skips(is_scaled=self.fitted.state.is_scaled)
+        settings, techniques = self.settings, self.fitted.techniques
         per_epoch = self.batches.steps_per_epoch
-        if self.metrics:
-            self.metrics.begin(
-                steps=self.total_steps, done=self.start_step, tokens=self.built.tokens,
-                every_steps=self.job.checkpoint.every_steps, scaled=self.state.is_scaled,
+        if self.voice.metrics:
+            self.voice.metrics.begin(
+                steps=self.total_steps, done=self.start_step, tokens=self.fitted.built.tokens,
+                every_steps=self.job.checkpoint.every_steps, scaled=self.fitted.state.is_scaled,
             )  # fmt: skip
-            self.metrics.set("headrace_eval_loss_rises", self.progress.rises)
+            self.voice.metrics.set("headrace_eval_loss_rises", self.progress.rises)
             if uploads := self.keeping.uploads:
-                self.metrics.ask("headrace_upload_lag_seconds", uploads.lag_seconds)
-                self.metrics.ask("headrace_upload_failures", lambda: uploads.failures)
-        self.tell(
+                self.voice.metrics.ask("headrace_upload_lag_seconds", uploads.lag_seconds)
+                self.voice.metrics.ask("headrace_upload_failures", lambda: uploads.failures)
+        self.voice.tell(
             "training_started",
             steps=self.total_steps, steps_per_epoch=per_epoch,
             epochs=-(-self.total_steps // per_epoch), start_step=self.start_step,
             global_batch=settings.global_batch,
-            accumulation_steps=self.accumulation_steps,
+            accumulation_steps=self.fitted.accumulation_steps,
             precision=self.policy, workers=self.replicas.workers.count,
             **dataclasses.asdict(techniques),
-            planned_memory_bytes=self.prediction.total_bytes, plan=self.prediction.terms,
-            parameters=int(sum(np.prod(shape) for shape in self.state.shapes)),
+            planned_memory_bytes=self.fitted.prediction.total_bytes,
+            plan=self.fitted.prediction.terms,
+            parameters=int(sum(np.prod(shape) for shape in self.fitted.state.shapes)),
             device=", ".join(devices.compute_devices()),
         )  # fmt: skip
         if self.policy != "float32" and not devices.gpus():
-            self.warn(f"training.precision = {self.policy} is slower than float32 on a CPU")
-        accumulated = self.built.accumulation_notes if self.accumulation_steps > 1 else ()
+            self.voice.warn(f"training.precision = {self.policy} is slower than float32 on a CPU")
+        accumulated = (
+            self.fitted.built.accumulation_notes if self.fitted.accumulation_steps > 1 else ()
+        )
         for note in (
-            *self.built.notes,
+            *self.fitted.built.notes,
             *accumulated,
             *evaluation.notes(self.eval_columns.label, label_feature=self.job.features.label),
         ):
-            self.warn(note)
-
-    @property
-    def accumulation_steps(self) -> int:
-        """Micro-batches that a replica goes through for one update."""
-        rows = replicated.local_rows(self.replicas, self.settings.global_batch)
-        return accumulation_steps(rows, self.techniques.micro_batch)
+            self.voice.warn(note)
 
     # The steps
 
@@ -394,8 +281,8 @@ class Run:
                 self.one_step(batch, waiting_seconds=time.monotonic() - waits)
                 if number := self.asked_to_stop(stop):
                     self.save()
-                    self.keeping.finish(upload_seconds=LEAVE_SECONDS)
-                    self._stop_showing()
+                    self.keeping.finish(upload_seconds=LEAVE_UPLOAD_SECONDS)
+                    self.voice.stop_showing()
                     raise Interrupted(number)
                 if self.is_complete:
                     return
@@ -412,30 +299,11 @@ class Run:
         if self.replicas.workers.count == 1:
             return stop()
         # The slowest and the fastest travel along: another collective would cost milliseconds.
-        own = self.own_seconds
+        own = self.fitted.own_seconds
         most = self.replicas.control.largest(tf.constant([float(stop()), own, -own])).numpy()
-        if self.metrics and most[2] < 0:
-            self.metrics.set("headrace_straggler_ratio", float(most[1] / -most[2]))
+        if self.voice.metrics and most[2] < 0:
+            self.voice.metrics.set("headrace_straggler_ratio", float(most[1] / -most[2]))
         return int(most[0])
-
-    def update(self, batch: dict[str, Any]) -> Outcome:
-        """Change the state by one batch, with smaller micro-batches where memory runs out.
-
-        Raises:
-            MemoryExceeded: when one example is too much.
-        """
-        number = tf.constant(self.progress.step, tf.int32)
-        if not self.candidates.by_halves:
-            return self.step.whole(batch, number)
-        while (done := attempt(self.step, batch, number, is_too_much=self.is_too_much)) is None:
-            self.shrink()
-        return done
-
-    def is_too_much(self) -> bool:
-        """Tell, once this worker's own part of a step is done, whether the limit was passed."""
-        self.own_seconds = time.monotonic() - self.step_began
-        is_set = self.settings.memory_limit != "auto"
-        return is_set and devices.peak_bytes() > self.plan.limit_bytes
 
     def one_step(self, batch: dict[str, Any], *, waiting_seconds: float = 0.0) -> None:
         """Do one step and what is due after it.
@@ -445,11 +313,13 @@ class Run:
             waiting_seconds: for which it was waited for.
         """
         self.keeping.check()
-        started = self.step_began = time.monotonic()
-        outcome = Outcome(*(one.numpy().item() for one in self.update(batch)))
+        started = time.monotonic()
+        outcome = Outcome(
+            *(one.numpy().item() for one in self.fitted.update(batch, self.progress.step))
+        )
         seconds = time.monotonic() - started
-        if self.metrics:
-            self.metrics.step(waiting_seconds=waiting_seconds, computing_seconds=seconds)
+        if self.voice.metrics:
+            self.voice.metrics.step(waiting_seconds=waiting_seconds, computing_seconds=seconds)
         usual_seconds = seconds if self.is_warm else 0.0
         self._count(outcome, seconds)
         self._check_finite(outcome, batch)
@@ -505,7 +375,7 @@ class Run:
         facts = self.recent.take()
         if ends_epoch:
             facts["epoch_loss"] = self._epoch_loss()
-        self.tell(
+        self.voice.tell(
             "train_step",
             step=self.progress.step, epoch=self.epoch,
             learning_rate=outcome.learning_rate, gradient_norm=outcome.gradient_norm,
@@ -517,17 +387,9 @@ class Run:
 
     # Evaluation and the end
 
-    def predict(self) -> np.ndarray:
-        """Return the predictions of the whole eval split."""
-        # No more rows at once than in training, so that evaluation is never what needs most.
-        return evaluation.predict(
-            self.built, self.eval_columns, self.job.features,
-            batch=self.techniques.micro_batch, run=self.predictor,
-        )  # fmt: skip
-
     def evaluate(self) -> None:
         """Evaluate, and note whether it is the best so far and whether to stop early."""
-        self.predictions = self.predict()
+        self.predictions = self.fitted.predict(self.eval_columns)
         label = self.job.features.label
         metrics = evaluation.metrics(self.predictions, self.eval_columns.label, label_feature=label)
         place = {"step": self.progress.step, "epoch": self.epoch}
@@ -536,9 +398,9 @@ class Run:
             after_rises=self.settings.early_stop.after_rises,
         )
         self.progress.epoch_loss = self.progress.epoch_examples = 0.0
-        if self.metrics:
-            self.metrics.set("headrace_eval_loss_rises", self.progress.rises)
-        self.tell("evaluation", **place, **metrics)
+        if self.voice.metrics:
+            self.voice.metrics.set("headrace_eval_loss_rises", self.progress.rises)
+        self.voice.tell("evaluation", **place, **metrics)
         self.recent.restart()
 
     def finish(self) -> Trained:
@@ -548,35 +410,32 @@ class Run:
         progress = self.progress
         is_fresh = progress.step > self.start_step
         if progress.stopped_early:
-            self.warn(progress.early_stop(self.total_steps))
+            self.voice.warn(progress.early_stop(self.total_steps))
             is_fresh = not self._use_best() and is_fresh
-        predictions = self.predictions if is_fresh else self.predict()
+        predictions = self.predictions if is_fresh else self.fitted.predict(self.eval_columns)
         facts = {
             "steps": progress.step,
             "examples_per_second": progress.examples / max(progress.seconds, 1e-9),
             "peak_memory_bytes": devices.peak_bytes(),
-            "planned_memory_bytes": self.prediction.total_bytes,
+            "planned_memory_bytes": self.fitted.prediction.total_bytes,
             "process_memory_bytes": devices.process_peak_bytes(),
-            "micro_batch": self.techniques.micro_batch,
+            "micro_batch": self.fitted.techniques.micro_batch,
             "resumed_from_step": self.start_step,
-            "skipped_steps": int(self.state.loss_scale.skipped_steps.numpy()),
+            "skipped_steps": int(self.fitted.state.loss_scale.skipped_steps.numpy()),
             "stopped_early": progress.stopped_early,
             "best_step": progress.best_step,
             "best_epoch": progress.best_epoch,
         }
         if self.keeping.uploads:
             facts["uploaded_step"] = self.keeping.uploads.uploaded_step
-        self.tell("training_done", **facts)
-        return Trained(self._whole(), predictions, facts, progress.history, self.metrics)
-
-    def _whole(self) -> Built:
-        """Return the model as one process can run it; every worker takes part in gathering it."""
-        if not self.state.are_gathered:
-            return self.built
-        slots = [
-            (name, one) for name, one in self.state.each_array() if name.startswith(MODEL_SLOTS)
-        ]
-        return self.candidates.whole(dict(slots)) if self.leads else self.built
+        self.voice.tell("training_done", **facts)
+        return Trained(
+            self.fitted.whole(is_wanted=self.voice.leads),
+            predictions,
+            facts,
+            progress.history,
+            self.voice.metrics,
+        )
 
     def _use_best(self) -> bool:
         """Load the weights of the best evaluation; tell whether that changed them."""
@@ -584,5 +443,5 @@ class Run:
         if not best or best == self.progress.step:
             return False
         path = Path(self.job.checkpoints) / f"step-{best:08d}"
-        self.state.load_weights(checkpoint.load(path, self.state.template()).arrays)
+        self.fitted.state.load_weights(checkpoint.load(path, self.fitted.state.template()).arrays)
         return True

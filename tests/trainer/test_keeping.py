@@ -203,7 +203,7 @@ def test_a_storage_that_goes_away_ends_no_training_and_the_wait_is_shown(
     monkeypatch.setattr(loop, "UPLOAD_SECONDS", 1.0)
     job = make(epochs=10)
     run = loop.Run(job)
-    run.metrics = monitoring.Metrics(0, rank=0, restarts=0)
+    run.voice.metrics = monitoring.Metrics(0, rank=0, restarts=0)
     seen: list[float] = []
 
     def stop() -> int:
@@ -213,13 +213,13 @@ def test_a_storage_that_goes_away_ends_no_training_and_the_wait_is_shown(
             seen.append(_shown(run, "upload_lag_seconds"))
         return 0
 
-    run.choose()
+    run.fitted.choose()
     run.restore()
     run.announce()
     run.go_on(stop)
     trained = run.finish()
     assert _shown(run, "upload_failures") >= 1
-    run.metrics.close(most_seconds=0)
+    run.voice.metrics.close(most_seconds=0)
     assert max(seen) > 0
     assert trained.facts["steps"] == 100
     assert (trained.facts["uploaded_step"] or 0) < 100
@@ -231,7 +231,7 @@ def test_a_storage_that_goes_away_ends_no_training_and_the_wait_is_shown(
 
 
 def _shown(run: loop.Run, name: str) -> float:
-    address = f"http://127.0.0.1:{run.metrics.address.rpartition(':')[2]}/metrics"
+    address = f"http://127.0.0.1:{run.voice.metrics.address.rpartition(':')[2]}/metrics"
     text = urllib.request.urlopen(address, timeout=10).read().decode()
     (line,) = [one for one in text.splitlines() if one.startswith(f"headrace_{name}{{")]
     return float(line.rpartition(" ")[2])

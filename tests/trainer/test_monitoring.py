@@ -278,8 +278,9 @@ def test_the_straggler_ratio_is_the_slowest_worker_s_seconds_over_the_fastest_s(
 ) -> None:
     control = TwoWorkers([0.0, other, -other])
     run = SimpleNamespace(
-        replicas=Replicas(workers=Workers(2, 0), control=control), own_seconds=own, metrics=metrics
-    )
+        replicas=Replicas(workers=Workers(2, 0), control=control),
+        fitted=SimpleNamespace(own_seconds=own), voice=SimpleNamespace(metrics=metrics),
+    )  # fmt: skip
     assert loop.Run.asked_to_stop(run, lambda: 0) == 0
     assert scrape(metrics)["headrace_straggler_ratio"] == pytest.approx(2.5)
 
@@ -287,8 +288,9 @@ def test_the_straggler_ratio_is_the_slowest_worker_s_seconds_over_the_fastest_s(
 def test_one_worker_that_is_asked_to_end_ends_all(metrics: Metrics) -> None:
     control = TwoWorkers([15.0, 0.1, -0.1])
     run = SimpleNamespace(
-        replicas=Replicas(workers=Workers(2, 0), control=control), own_seconds=0.1, metrics=metrics
-    )
+        replicas=Replicas(workers=Workers(2, 0), control=control),
+        fitted=SimpleNamespace(own_seconds=0.1), voice=SimpleNamespace(metrics=metrics),
+    )  # fmt: skip
     assert loop.Run.asked_to_stop(run, lambda: 0) == 15
 
 
