@@ -21,6 +21,7 @@ from components.gate import DataVerdict
 from components.model_columns import write_columns
 from trainer import journal, supervisor
 from trainer.settings import (
+    AugmentSettings,
     CheckpointSettings,
     Features,
     Job,
@@ -117,6 +118,7 @@ def _job(settings: dict[str, Any], described: Features, *, state: Path, export: 
         result="",
         folder=settings.get("folder", ""),
         monitoring=MonitoringSettings(**settings.get("monitoring", {})),
+        augment=AugmentSettings(**settings.get("augment", {})),
     )
 
 
