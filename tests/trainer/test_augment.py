@@ -17,6 +17,7 @@ NUMBERS = (
     NumberFeature("y", "int", (0.0, 1.0), 0.0, 50.0),
 )
 ROWS = 20_000
+BYTES = TokenIds(size=257, end=256, padding=256)
 
 
 def batch() -> dict[str, np.ndarray]:
@@ -30,7 +31,7 @@ def batch() -> dict[str, np.ndarray]:
     }
 
 
-def changed(place=(7, 1, 2), *, ids=TokenIds(size=257, end=256, padding=256), **told):
+def changed(place=(7, 1, 2), *, ids=BYTES, **told):
     return augmented(batch(), AugmentSettings(**told), NUMBERS, ids=ids, place=place)
 
 
