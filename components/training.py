@@ -21,6 +21,7 @@ from components.gate import DataVerdict
 from components.model_columns import write_columns
 from trainer import journal, supervisor
 from trainer.settings import (
+    AugmentSettings,
     CheckpointSettings,
     Features,
     Job,
@@ -122,6 +123,7 @@ def _job(
         folder=settings.get("folder", ""),
         monitoring=MonitoringSettings(**settings.get("monitoring", {})),
         lineage=lineage,
+        augment=AugmentSettings(**settings.get("augment", {})),
     )
 
 

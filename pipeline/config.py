@@ -33,6 +33,7 @@ from pipeline.kubeflow_keys import KubeflowSettings
 from trainer.errors import SettingError
 from trainer.settings import (
     FORBID_UNKNOWN_KEYS,
+    AugmentSettings,
     CheckpointSettings,
     ModelSettings,
     MonitoringSettings,
@@ -173,6 +174,7 @@ class DataSettings:
         "1GiB", "what the process of the data nodes may hold, whatever the size of the data"
     )
     clean: CleanSettings = key(CleanSettings, "what is changed or dropped before all else")
+    augment: AugmentSettings = key(AugmentSettings, "what is changed in training batches")
     split: SplitSettings = key(SplitSettings, "which rows are held back for evaluation")
 
     def __post_init__(self) -> None:

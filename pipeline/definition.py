@@ -137,6 +137,7 @@ def _trainer(config: PipelineConfig, files: list[str]) -> Settings:
         "checkpoint": to_json(config.checkpoint),
         "checkpoints": str(config.folder / "checkpoints"),
         "monitoring": to_json(config.monitoring),
+        "augment": to_json(config.data.augment),
     }
 
 
@@ -227,7 +228,15 @@ NODES: tuple[Node, ...] = (
             "schema": "SchemaGen.schema",
             "verdict": "DataGate.verdict",
         },
-        keys=("data.label", "data.task", "data.ignore", "data.clean", "model", "training"),
+        keys=(
+            "data.label",
+            "data.task",
+            "data.ignore",
+            "data.clean",
+            "data.augment",
+            "model",
+            "training",
+        ),
         text_keys=CHOICE,
         also=("trainer.worker",),
     ),

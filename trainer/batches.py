@@ -14,7 +14,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from trainer.texts import Texts, Windows, mapped
 from trainer.transform import MISSING_ID, category_ids
 
 T = TypeVar("T")
+Augment = Callable[[dict[str, np.ndarray], int, int], dict[str, np.ndarray]]
 AHEAD = 2
 """Batches prepared while the step runs."""
 
@@ -202,9 +203,13 @@ class Batches:
         columns: of the train split.
         seed: of the order.
         global_batch: rows of each batch, the epoch's last one padded to it.
+        augment: takes a batch, its epoch and its index, and returns it changed; None: none is.
     """
 
-    def __init__(self, columns: Columns, *, seed: int, global_batch: int) -> None:
+    def __init__(
+        self, columns: Columns, *, seed: int, global_batch: int, augment: Augment | None = None
+    ) -> None:
+        self.augment = augment
         self.columns = columns
         self.seed = seed
         self.global_batch = global_batch
@@ -224,7 +229,8 @@ class Batches:
         epoch, index = divmod(step, self.steps_per_epoch)
         start = index * self.global_batch
         rows = self.order(epoch)[start : start + self.global_batch]
-        return self.columns.batch(rows, self.global_batch)
+        batch = self.columns.batch(rows, self.global_batch)
+        return batch if self.augment is None else self.augment(batch, epoch, index)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return `row_order` of an epoch; the last one asked for is kept."""

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import (
+    augment,
     checkpoint,
     devices,
     evaluation,
@@ -126,7 +127,10 @@ class Run:
         self.columns = Columns.open(job.train, job.features)
         self.eval_columns = Columns.open(job.eval, job.features)
         self.batches = Batches(
-            self.columns, seed=self.settings.seed, global_batch=self.settings.global_batch
+            self.columns,
+            seed=self.settings.seed,
+            global_batch=self.settings.global_batch,
+            augment=augment.augmenter(job, self.columns.text),
         )
         self.policy = precision.resolve(self.settings.precision, has_gpu=bool(devices.gpus()))
         self.total_steps = self.settings.steps or (

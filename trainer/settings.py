@@ -327,6 +327,25 @@ class Techniques:
 
 
 @dataclass(frozen=True)
+class AugmentSettings:
+    """What is changed in training batches, never in evaluation; by seed, epoch and index."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FORBID_UNKNOWN_KEYS
+
+    noise: float = key(0.0, "on numbers, in standard deviations of the train split; 0: none")
+    mask: float = key(0.0, "share of categories and tokens of texts that are masked; 0: none")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.noise <= 10, "noise", f"must be from 0 to 10; it holds {self.noise}")
+        require(0 <= self.mask < 1, "mask", f"must be from 0 to below 1; it holds {self.mask}")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is changed."""
+        return bool(self.noise or self.mask)
+
+
+@dataclass(frozen=True)
 class Job:
     """Everything that a training process is told: the content of ``job.json``.
 
@@ -341,6 +360,7 @@ class Job:
         monitoring: how the process can be watched.
         lineage: digest of what else its result depends on, as its run knows it: code, packages,
             how often it was begun anew; empty: nothing.
+        augment: what is changed in training batches.
     """
 
     model: ModelSettings
@@ -357,6 +377,7 @@ class Job:
     purpose: Literal["train", "plan", "measure"] = "train"
     monitoring: MonitoringSettings = MonitoringSettings()
     lineage: str = ""
+    augment: AugmentSettings = AugmentSettings()
 
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -408,6 +429,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
         training=training_from_json(values["training"]),
         checkpoint=CheckpointSettings(**values["checkpoint"]),
         monitoring=MonitoringSettings(**values["monitoring"]),
+        augment=AugmentSettings(**values.get("augment", {})),
         features=Features(
             numbers=tuple(
                 NumberFeature(**{
