@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from components import drift, model_card, slices, statistics
+from components import model_card, shares, slices, statistics
 
 EXAMPLE_ROWS = 3
 CARD, SCHEMA, METRICS = "card.md", "schema.pbtxt", "metrics.json"
@@ -58,7 +58,7 @@ def write(folder: Path, places: Places, settings: Mapping[str, Any]) -> None:
     for path in sorted(places.statistics.glob("Split-*/FeatureStats.pb")):
         split = path.parent.name.removeprefix("Split-")
         _copy(path, folder / STATISTICS / f"{split}.pb")
-    _copy(places.model_run / drift.FILE, folder / STATISTICS / drift.FILE)
+    _copy(places.model_run / shares.FILE, folder / STATISTICS / shares.FILE)
     _copy(places.evaluation / "evaluation.json", folder / METRICS)
     flat = settings.get("settings") or {}
     text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in flat.items())

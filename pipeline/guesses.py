@@ -283,7 +283,7 @@ class Size:
     sequence: int = 0
 
 
-STEPS = ((300, 16, 100), (600, 32, 200), (2000, 32, 800), (20_000, 128, 1200), (100_000, 512, 1000))
+STEPS = ((300, 16, 130), (600, 32, 200), (2000, 32, 800), (20_000, 128, 1200), (100_000, 512, 1000))
 """Rows up to which a batch is taken, and how many weight updates are aimed at."""
 FEW = 600
 """Rows up to which a training is short and drops much."""

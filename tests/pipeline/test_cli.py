@@ -158,7 +158,10 @@ def test_json_of_a_wrong_command_is_one_object_that_says_so(folder, capsys, argu
         (["bogus"], "headrace: No such command 'bogus'; see: headrace --help"),
         (["run", "a", "b"], "headrace run: Got unexpected extra argument"),
         (["example"], "headrace example: Missing argument 'NAME'"),
-        (["example", "zebra"], "zebra: no such example; take one of flights, penguins, stdlib-lm"),
+        (
+            ["example", "zebra"],
+            "zebra: no such example; take one of flights, flights-best, penguins, stdlib-lm",
+        ),
         (["ui", "--port", "x"], "headrace ui: Invalid value for '--port'"),
         (["ui", "--port", "70000"], "headrace ui: Invalid value for '--port'"),
         (["runs", "diff", "1"], "headrace runs diff: Missing argument 'RUN'"),

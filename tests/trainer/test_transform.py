@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.memory import CONSTANT
+from trainer.order import constants
 from trainer.settings import CategoryFeature, NumberFeature
 from trainer.transform import category_ids, encode_numbers, encoded_size
 
@@ -85,9 +85,9 @@ def test_the_encoding_keeps_no_constant_of_the_batchs_size() -> None:
         )
         .graph
     )
-    constants = [one for one in graph.get_operations() if one.type in CONSTANT]
-    assert constants
-    assert all(one.outputs[0].shape.num_elements() < rows for one in constants)
+    kept = constants(graph.get_operations())
+    assert kept
+    assert all(one.outputs[0].shape.num_elements() < rows for one in kept)
 
 
 def test_ids_are_missing_0_unknown_1_and_known_from_2() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.memory import CONSTANT
 from trainer.models.blocks import Block, Dense, LayerNorm, dropout, fold_in
+from trainer.order import constants
 from trainer.precision import POLICIES, policy
 from trainer.settings import ModelSettings
 
@@ -105,6 +105,6 @@ def test_dropout_keeps_no_constant_of_the_size_of_its_input() -> None:
         .get_concrete_function(tf.TensorSpec([100, 10], tf.float32))
         .graph
     )
-    constants = [one for one in graph.get_operations() if one.type in CONSTANT]
-    assert constants
-    assert all(one.outputs[0].shape.num_elements() < 1000 for one in constants)
+    kept = constants(graph.get_operations())
+    assert kept
+    assert all(one.outputs[0].shape.num_elements() < 1000 for one in kept)
