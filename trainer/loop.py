@@ -136,7 +136,7 @@ class Run:
         self.total_steps = self.settings.steps or (
             self.settings.epochs * self.batches.steps_per_epoch
         )
-        candidates = Candidates(
+        self.candidates = Candidates(
             job, self.batches, self.replicas, policy=self.policy, total_steps=self.total_steps
         )
         self.progress = Progress()
@@ -145,7 +145,7 @@ class Run:
         self.is_warm = False
         self.recent = Recent()
         self.voice = Voice(job, self.replicas.workers)
-        self.fitted = Fitted(job, candidates, self.replicas, voice=self.voice, beat=beat)
+        self.fitted = Fitted(job, self.candidates, self.replicas, voice=self.voice, beat=beat)
         self.keeping = Keeping(job, self.replicas, tell=self.voice.tell, warn=self.voice.warn)
 
     def compare(self) -> None:

@@ -98,11 +98,10 @@ def test_parts_of_a_dense_layer_are_columns_of_the_whole() -> None:
 
 def test_dropout_keeps_no_constant_of_the_size_of_its_input() -> None:
     # The graph optimizer folds zeros of a known shape into a tensor that stays in memory.
-    seed = tf.constant([1, 2])
     graph = (
         tf
-        .function(lambda x: dropout(x, seed, rate=0.5))
-        .get_concrete_function(tf.TensorSpec([100, 10], tf.float32))
+        .function(lambda x, seed: dropout(x, seed, rate=0.5))
+        .get_concrete_function(tf.TensorSpec([100, 10], tf.float32), tf.TensorSpec([2], tf.int32))
         .graph
     )
     kept = constants(graph.get_operations())
