@@ -1,14 +1,15 @@
 # The commands of this house. Each first makes sure of uv and of the locked environment.
 #
 #   make run        real flight records in; a validated, trained, exported and tracked model out
-#   make test       the whole test suite
+#   make test       the test suite, but for what takes minutes a test
+#   make test-long  the rest: gangs with faults, whole pipelines by kfp.local, Beam's own workers
 #   make test-fast  without the tests that take more than five seconds
 #   make check      format, lint, import rules, types, then the fast tests
 #   make bench      the figures of the README, measured on this machine
 
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help environment prometheus run test test-fast check bench
+.PHONY: help environment prometheus run test test-fast test-long check bench
 
 # uv from the path, from pip's own folder, or from the folder that `environment` makes.
 export PATH := $(PATH):$(HOME)/.local/bin:$(CURDIR)/.uv-tool/bin
@@ -49,7 +50,11 @@ prometheus:
 	fi
 
 test: environment prometheus
-	$(IN) pytest -n 2 --dist loadgroup
+	$(IN) pytest -n 2 --dist loadgroup -m "not long"
+
+# One after another: each of them starts many processes, and waits for bounds in seconds.
+test-long: environment
+	$(IN) pytest -m long
 
 test-fast: environment
 	$(IN) pytest -n 2 --dist loadgroup -m "not slow"

@@ -51,6 +51,7 @@ def test_a_local_pipeline_is_told_from_one_with_other_processes() -> None:
     assert not beam_runner.is_local(elsewhere())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_workers_elsewhere_give_the_same_examples_and_statistics(
     flights_1000_rows, tmp_path, monkeypatch

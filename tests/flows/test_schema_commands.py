@@ -4,7 +4,7 @@ import mlflow
 import pytest
 from flows.commands import flight_rows, headrace, write_config, write_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def other_carrier(rows):

@@ -244,6 +244,7 @@ def _job(tmp_path: Path, *, name: str, **training) -> Job:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_pods_train_as_one_process_also_when_one_is_killed(start, tmp_path):
     alone = supervisor.run(_job(tmp_path, name="alone"), tmp_path / "one", max_restarts=0)

@@ -18,6 +18,7 @@ from flows import commands
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="a task's disk is /s3, which root alone can make"),
 ]

@@ -31,7 +31,7 @@ from trainer.settings import (
     to_json,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 CASES = ("nan", "data", "code", "disk")
 WAIT_SECONDS = 240
 
