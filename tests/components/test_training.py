@@ -101,6 +101,6 @@ def test_the_folder_is_marked_while_training_runs(run) -> None:
 def test_the_record_holds_what_the_evaluator_reads_and_the_columns_are_gone(run, tmp_path) -> None:
     run("1")
     kept = {path.name for path in (tmp_path / "run").iterdir()}
-    assert kept == {"features.json", "label.npy", "predictions.npy", "result.json"}
+    assert kept == {"features.json", "label.npy", "predictions.npy", "result.json", "shares.json"}
     (state,) = (tmp_path / "checkpoints").iterdir()
     assert not list(state.iterdir())
