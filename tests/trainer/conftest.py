@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +31,20 @@ MakeJob = Callable[..., Job]
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster described in the environment of the tests is not theirs."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("only root may mount a small file system")
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this container may not mount a small file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.fixture

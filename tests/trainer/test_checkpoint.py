@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -130,20 +128,6 @@ checkpoint.save({str(tmp_path)!r}, {{"weight/a": np.ones(3)}}, {{}}, step=4, kee
     assert done.returncode == -9
     found, warnings = _restore(tmp_path)
     assert (found.step, warnings) == (2, [])
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
-    """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("only root may mount a small file system")
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this container may not mount a small file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_named_and_earlier_ones_are_intact(small_disk: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -282,20 +282,6 @@ def test_what_two_workers_saved_in_parts_is_gone_on_from_by_one_and_by_three(
 
 
 # A disk that is full
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("only root may mount a small file system")
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this container may not mount a small file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_is_full_ends_training_in_one_line_and_room_lets_it_go_on(
