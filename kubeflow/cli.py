@@ -7,20 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import display
+from pipeline.options import Config, Json, Sets, group, load
 
-app = typer.Typer(
-    help="The same pipeline on Kubeflow Pipelines.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    no_args_is_help=True,
-)
-
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="The configuration file.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
-]
+app = group("The same pipeline on Kubeflow Pipelines.")
 
 
 @app.command("compile")
@@ -30,7 +19,7 @@ def compile_(
     set_: Sets = None,
 ) -> int:
     """Write the package that Kubeflow Pipelines runs."""
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     from kubeflow import compilation, package
 
     package.write_whole(out, compilation.compile_config(loaded))
@@ -66,10 +55,10 @@ def submit(
     ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Follow the run to its end.")] = False,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Run the package on a cluster."""
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     import tempfile
     import time
     from pathlib import Path
@@ -105,7 +94,7 @@ def manifests(
     set_: Sets = None,
 ) -> int:
     """Write what the cluster needs beside the package."""
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     from pathlib import Path
 
     from kubeflow import manifests as files
@@ -134,9 +123,3 @@ def step(
     from kubeflow import step as steps
 
     return steps.main([request])
-
-
-def _load(config: str, sets: list[str] | None = None) -> Any:
-    from pipeline import config as configuration
-
-    return configuration.load(config, sets or [])

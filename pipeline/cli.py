@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import display, schema_cli
+from pipeline.options import Config, Json, Sets, load
 from trainer.errors import HeadraceError, InputError
 
 EXAMPLES = ("flights", "flights-best", "penguins", "stdlib-lm", "stdlib-packages")
@@ -33,9 +34,6 @@ app = typer.Typer(
 )
 
 app.add_typer(schema_cli.app, name="schema")
-
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="The configuration file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
 
 
 @app.command()
@@ -80,16 +78,13 @@ def _ask(question: str, default: str) -> str:
 @app.command()
 def check(
     config: Config = "pipeline.toml",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
-    ] = None,
+    set_: Sets = None,
     as_json: Json = False,
 ) -> int:
     """Say what would go wrong, and run nothing."""
     from pipeline import lines, preflight
 
-    result = preflight.result(_load(config, set_))
+    result = preflight.result(load(config, set_))
     text = lines.findings(result["findings"], result["environment"])
     display.show_result(result, text, as_json=as_json, hang=lines.FINDING_HANG)
     return InputError.exit_code if result["error"] else 0
@@ -98,10 +93,7 @@ def check(
 @app.command()
 def run(
     config: Config = "pipeline.toml",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
-    ] = None,
+    set_: Sets = None,
     no_cache: Annotated[
         list[str] | None,
         typer.Option("--no-cache", metavar="[NODE]", help="Run every node, or NODE, again."),
@@ -109,7 +101,7 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Run the pipeline on this machine."""
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     from pipeline import runner
 
     forced = _nodes(no_cache or [])
@@ -125,10 +117,7 @@ def plan(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Such as 8GiB; the configuration's when left out.")
     ] = "",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
-    ] = None,
+    set_: Sets = None,
     as_json: Json = False,
 ) -> int:
     """Predict the peak memory of training, and name the cheapest settings that fit.
@@ -136,7 +125,7 @@ def plan(
     The data is read and checked as by run, or taken from its cache; no step is trained.
     """
     limit = [f"training.memory_limit={memory}"] if memory else []
-    loaded = _load(config, [*(set_ or []), *limit])
+    loaded = load(config, [*(set_ or []), *limit])
     from pipeline import plan as planning
 
     with display.screen(as_json=as_json) as screen:
@@ -168,7 +157,7 @@ def predict(
 
     uri = ""
     if model.startswith("models:/"):
-        uri = os.environ.get("MLFLOW_TRACKING_URI", "") or _load(config).tracking_uri
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "") or load(config).tracking_uri
     display.show(
         prediction.predict(model, data, Path(out), keep_errors=keep_errors, registry_uri=uri)
     )
@@ -181,7 +170,7 @@ def report(
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> int:
     """Print where the latest data report is."""
-    path = _load(config).folder / "report.html"
+    path = load(config).folder / "report.html"
     _require(path.is_file(), "there is no report yet", str(path), f"first: headrace run {config}")
     display.show([str(path)])
     if open_:
@@ -200,7 +189,7 @@ def runs(config: Config = "pipeline.toml", as_json: Json = False) -> int:
     """
     from pipeline import history
 
-    result = history.runs(_load(config))
+    result = history.runs(load(config))
     display.show_result(result, history.run_lines(result), as_json=as_json)
     return 0
 
@@ -218,7 +207,7 @@ def runs_diff(
     """
     from pipeline import history
 
-    result = history.diff(_load(config), run_a, run_b)
+    result = history.diff(load(config), run_a, run_b)
     display.show_result(result, history.diff_lines(result), as_json=as_json)
     return 0
 
@@ -231,7 +220,7 @@ def ui(
     """Serve the MLflow UI until Ctrl-C."""
     from pipeline import ui as server
 
-    server.serve(_load(config), port, say=display.show)
+    server.serve(load(config), port, say=display.show)
     return 0
 
 
@@ -289,12 +278,6 @@ def _require(holds: bool, what: str, where: str, right: str) -> None:
     """
     if not holds:
         raise InputError(what, where=where, right=right)
-
-
-def _load(config: str, sets: list[str] | None = None) -> Any:
-    from pipeline import config as configuration
-
-    return configuration.load(config, sets or [])
 
 
 def _joined(arguments: list[str]) -> list[str]:

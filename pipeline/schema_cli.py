@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pipeline import display
+from pipeline.options import Config, Sets, group, load
 
-app = typer.Typer(
-    help="The schema that the data must keep to: show, freeze, update, diff.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    no_args_is_help=True,
-)
-
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="The configuration file.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a dotted key; may be repeated."),
-]
+app = group("The schema that the data must keep to: show, freeze, update, diff.")
 
 
 @app.command()
 def show(config: Config = "pipeline.toml", set_: Sets = None) -> int:
     """Show the schema in force, in words, and who changed it when and why."""
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     from pipeline import schema_files
 
     display.show(schema_files.show(loaded))
@@ -54,7 +43,7 @@ def freeze(
 
     Without one, to schemas/NAME.pbtxt beside the configuration.
     """
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     from components.schema_freeze import Extras
     from pipeline import schema_files
 
@@ -75,7 +64,7 @@ def update(
     set_: Sets = None,
 ) -> int:
     """Accept anomalies of the last run: changes the file, and records who, when and why."""
-    loaded = _load(config, set_)
+    loaded = load(config, set_)
     from pipeline import schema_files
 
     display.show(schema_files.update(loaded, accept or [], reason=reason, who=by))
@@ -92,9 +81,3 @@ def diff(
 
     display.show(schema_files.diff(before, after))
     return 0
-
-
-def _load(config: str, sets: list[str] | None) -> Any:
-    from pipeline import config as configuration
-
-    return configuration.load(config, sets or [])
