@@ -41,9 +41,7 @@ def register(client: Any, run_id: str, *, name: str, folder: Path) -> str:
     """
     from mlflow.exceptions import MlflowException
 
-    found = [one for one in client.search_model_versions(f"name = '{name}'")
-             if one.run_id == run_id and one.tags.get(PUSHED) == str(folder)]  # fmt: skip
-    if found:
+    if found := _versions(client, run_id, name, folder):
         return f"{SCHEME}{name}/{found[0].version}"
     with tempfile.TemporaryDirectory(prefix="headrace-registry-") as made:
         package(folder, Path(made) / ARTIFACT)
@@ -54,8 +52,19 @@ def register(client: Any, run_id: str, *, name: str, folder: Path) -> str:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     source = f"{client.get_run(run_id).info.artifact_uri}/{ARTIFACT}"
-    version = client.create_model_version(name, source, run_id, tags={PUSHED: str(folder)})
-    return f"{SCHEME}{name}/{version.version}"
+    client.create_model_version(name, source, run_id, tags={PUSHED: str(folder)})
+    # A request whose answer was late or lost is sent again, and then there are two of it.
+    first, *again = _versions(client, run_id, name, folder)
+    for one in again:
+        client.delete_model_version(name, one.version)
+    return f"{SCHEME}{name}/{first.version}"
+
+
+def _versions(client: Any, run_id: str, name: str, folder: Path) -> list[Any]:
+    """Return the versions made of this run and folder, the first one first."""
+    found = client.search_model_versions(f"name = '{name}'")
+    mine = [one for one in found if one.run_id == run_id and one.tags.get(PUSHED) == str(folder)]
+    return sorted(mine, key=lambda one: int(one.version))
 
 
 def package(folder: Path, target: Path) -> None:
