@@ -11,6 +11,7 @@ follows from constants alone is made once and stays.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ IN_PLACE = frozenset({
 """Operations whose output may take the buffer of an input of the same size that dies there."""
 
 MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMulV2", "BatchMatMulV3"})
+
+CONVOLUTION_GRADIENTS = frozenset({"Conv2DBackpropInput", "Conv2DBackpropFilter"})
+CACHES = 256 * 2**10, 30 * 2**20
+"""Bytes of the second and third level that those kernels reckon with."""
 
 SPARSE_READS = frozenset({"ResourceGather", "ResourceGatherNd", "ResourceScatterAdd",
                           "ResourceScatterUpdate"})  # fmt: skip
@@ -99,10 +104,7 @@ def predict_peak(
     walk = Walk()
     for term, sizes in state.items():
         for size in sizes:
-            # Drawn, scaled and moved; the last one stays. It matters where it comes to stand.
-            drawn = [walk.take(size, term) for _ in range(3 if term == "weights" else 1)]
-            for buffer in drawn[:-1]:
-                walk.drop(buffer)
+            walk.take(size, term)
     walk.forget_peak()
     for size in [*batch] * copies:
         walk.take(size, "inputs")
@@ -281,6 +283,7 @@ class Walk:
         """Return the outputs' buffers, one use of each held."""
         made = []
         term = "gradients" if "gradient_tape" in operation.name else "activations"
+        copies = [self.take(size, term) for size in _copies(operation)]
         for place, tensor in enumerate(operation.outputs):
             source = _viewed(operation, place)
             if source is not None:
@@ -289,8 +292,9 @@ class Walk:
             else:
                 buffer = self._new(operation, tensor, inputs, term)
             made.append(buffer)
-        for extra in [self.take(size, term) for size in self._workspace(operation, inputs)]:
-            self.drop(extra)
+        extra = [self.take(size, term) for size in self._workspace(operation, inputs)]
+        for buffer in (*copies, *extra):
+            self.drop(buffer)
         return made
 
     def _call(self, operation: Any, inputs: list[_Buffer]) -> tuple[list[_Buffer], list[_Buffer]]:
@@ -322,6 +326,8 @@ class Walk:
             return [_bytes(operation.outputs[0].shape, operation.outputs[0].dtype)]
         if operation.type in MATRIX_PRODUCTS and operation.outputs[0].dtype == tf.bfloat16:
             return _float32_copies(operation)
+        if operation.type in CONVOLUTION_GRADIENTS:
+            return _columns_of_images(operation)
         return []
 
 
@@ -339,6 +345,42 @@ def _iterations(loop: Any) -> int:
     return ITERATIONS if known is None else min(int(known), ITERATIONS)
 
 
+def _copies(operation: Any) -> list[int]:
+    """Return the bytes that an einsum takes before its output.
+
+    It makes a matrix product of what it is asked for: axes of a factor come in the order batch,
+    free, contracted (or batch, contracted, free), those of the product batch, free of both; what
+    stands in another order is copied (tensorflow/core/kernels/linalg/einsum_op_impl.h).
+    """
+    if operation.type != "Einsum" or len(operation.inputs) != 2:
+        return []
+    left, out = operation.get_attr("equation").decode().split("->")
+    factors = left.split(",")
+    if "." in left or any(len(set(one)) < len(one) for one in factors):
+        return []
+    numbers = {one: place for place, one in enumerate(dict.fromkeys("".join(factors)))}
+
+    def kind(label: str) -> int:
+        is_shared = all(label in one for one in factors)
+        return (0 if label in out else 2) if is_shared else (1 if label in out else 3)
+
+    def is_in_order(labels: str) -> bool:
+        swapped = [{1: 2, 2: 1}.get(kind(one), kind(one)) for one in labels]
+        straight = sorted(labels, key=lambda one: (kind(one), numbers[one]))
+        return list(labels) == straight or swapped == sorted(swapped)
+
+    sizes = [_bytes(tensor.shape, tensor.dtype)
+             for tensor, labels in zip(operation.inputs, factors, strict=True)
+             if not is_in_order(labels)]  # fmt: skip
+    product = sorted((one for one in out if kind(one) == 0), key=numbers.__getitem__)
+    for labels in factors:
+        free = [one for one in labels if kind(one) == 1]
+        product += sorted(free, key=numbers.__getitem__)
+    if list(out) != product:
+        sizes.append(_bytes(operation.outputs[0].shape, operation.outputs[0].dtype))
+    return [size for size in sizes if size]
+
+
 def _float32_copies(operation: Any) -> list[int]:
     """Return the bytes of both factors and the product in float32.
 
@@ -349,6 +391,30 @@ def _float32_copies(operation: Any) -> list[int]:
         return []
     tensors = (*operation.inputs, *operation.outputs)
     return [size for one in tensors if (size := _bytes(one.shape, tf.float32))]
+
+
+def _columns_of_images(operation: Any) -> list[int]:
+    """Return the bytes in which a CPU lays patches of images out as rows of a matrix.
+
+    Images go through it some at a time: as many as fill the cache, or one where a single product is
+    large enough for all threads (tensorflow/core/kernels/conv_grad_filter_ops.cc,
+    conv_grad_input_ops.h: the same rule in both).
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return []
+    is_filter = operation.type == "Conv2DBackpropFilter"
+    filters = operation.outputs[0] if is_filter else operation.inputs[1]
+    arrives, size = operation.inputs[2], operation.inputs[2].dtype.size
+    if not (filters.shape.is_fully_defined() and arrives.shape.is_fully_defined()):
+        return []
+    *window, channels = filters.shape.as_list()
+    images, height, width, _ = arrives.shape.as_list()
+    patch, places = math.prod(window), height * width
+    work = places * channels + patch * channels + places * patch
+    second, third = (one // size for one in CACHES)
+    is_large = images == 1 or work // (os.cpu_count() or 1) >= second
+    at_once = 1 if is_large else -(-third // work)
+    return [at_once * places * patch * size]
 
 
 def _dying(operation: Any, size: int, inputs: list[_Buffer]) -> _Held | None:
