@@ -4,8 +4,8 @@
 
 Tabular, text and language models and one of a person's own, over sizes, batches, sequences,
 precisions and techniques. Each configuration is trained for three steps in a process of its own,
-forked from one that imported TensorFlow; what that one holds already is taken off. Every other
-one has a memory limit, so that its step is done in two halves. One JSON line.
+forked from one that imported TensorFlow. Every other one has a memory limit, so that its step is
+done in two halves. One JSON line.
 """
 
 from __future__ import annotations
@@ -149,7 +149,6 @@ def measure(kind: str, model: dict[str, Any], training: dict[str, Any]) -> dict[
         total_steps=STEPS,
     )  # fmt: skip
     plan = candidates.choose()
-    held = tf.config.experimental.get_memory_info("CPU:0")["current"]
     devices.reset_peak()
     candidate = candidates.build(plan.techniques)
     shares = ahead(replicated.share(candidates.replicas, batches.at(one)) for one in range(STEPS))
@@ -161,7 +160,7 @@ def measure(kind: str, model: dict[str, Any], training: dict[str, Any]) -> dict[
             candidate.step.whole(batch, at)
     return {
         "predicted": plan.prediction.total_bytes,
-        "measured": devices.peak_bytes() - held,
+        "measured": devices.peak_bytes(),
         "process": devices.process_peak_bytes() - before,
     }
 

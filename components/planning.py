@@ -7,6 +7,8 @@ process, which traces the step and runs none.
 import json
 import os
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from tfx.types import standard_artifacts
 
 from components.gate import DataVerdict
 from components.model_columns import write_columns
-from trainer import supervisor
-from trainer.settings import CheckpointSettings, Job, ModelSettings, training_from_json
+from trainer import journal, measuring, supervisor
+from trainer.errors import MemoryExceeded, SettingError, TrainingError, WorkerLost
+from trainer.settings import CheckpointSettings, Job, ModelSettings, to_json, training_from_json
 
 PLAN = "plan.json"
 
@@ -54,7 +57,8 @@ def plan(*, examples: str, statistics: str, schema: str, settings: dict[str, Any
         examples: place of the Examples artifact.
         statistics: place of the ExampleStatistics artifact.
         schema: place of the Schema artifact.
-        settings: as the Trainer's; ``purpose`` is ``plan`` or ``measure``.
+        settings: as the Trainer's; ``purpose`` is ``plan``, or ``measure``, which measures it
+            with ``measured_steps`` steps.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as place:
         folder = Path(place)
@@ -73,8 +77,50 @@ def plan(*, examples: str, statistics: str, schema: str, settings: dict[str, Any
             events=os.environ.get("HEADRACE_EVENTS", ""),
             result="",
             folder=settings.get("folder", ""),
-            purpose=settings["purpose"],
+            purpose="plan",
         )
         waiting = os.environ.get("HEADRACE_RUN_DIR")
         at = Path(waiting) / "training" if waiting else folder / "worker"
-        return supervisor.run(job, at, max_restarts=0)["forecast"]
+        told = supervisor.run(job, at, max_restarts=0)["forecast"]
+        if settings["purpose"] == "measure":
+            told["measured"] = measure(job, told, at.parent, steps=settings["measured_steps"])
+        return told
+
+
+def measure(
+    job: Job, forecast: Mapping[str, Any], folder: Path, *, steps: int
+) -> list[dict[str, Any]]:
+    """Return the lever table: each row trained for some steps in processes of its own.
+
+    Args:
+        job: of the plan.
+        forecast: the plan.
+        folder: where the processes meet.
+        steps: weight updates of each row.
+    """
+    table = list(measuring.rows(job.training, forecast, steps=steps))
+    found: dict[str, dict[str, Any]] = {}
+    told: list[dict[str, Any]] = []
+    for number, row in enumerate(table):
+        progress = {"id": "MemoryPlanner", "done": number, "total": len(table)}
+        journal.append(job.events, "progress", **progress, unit=f"levers measured; now {row.name}")
+        one = replace(job, training=row.training, purpose="measure")
+        entry: dict[str, Any] = {
+            "name": row.name,
+            "against": row.against or None,
+            "settings": to_json(row.training),
+            "error": None,
+        }
+        try:
+            found[row.name] = supervisor.run(
+                one, folder / f"measuring-{number}", max_restarts=0
+            )["measured"]  # fmt: skip
+            entry |= found[row.name] | measuring.compared(
+                found[row.name], found.get(row.against) if row.against else None
+            )
+        except (SettingError, MemoryExceeded, WorkerLost, TrainingError) as error:
+            # One that cannot be had here is a line of the table, and no end of it.
+            entry["error"] = str(error)
+        told.append(entry)
+        journal.append(job.events, "measured", id="MemoryPlanner", entry=entry)
+    return told

@@ -117,19 +117,28 @@ def plan(
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Such as 8GiB; the configuration's when left out.")
     ] = "",
+    is_measured: Annotated[
+        bool, typer.Option("--measure", help="Train some steps with each lever, and show both.")
+    ] = False,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Steps of each lever that is measured.")
+    ] = 20,
     set_: Sets = None,
     as_json: Json = False,
 ) -> int:
     """Predict the peak memory of training, and name the cheapest settings that fit.
 
-    The data is read and checked as by run, or taken from its cache; no step is trained.
+    The data is read and checked as by run, or taken from its cache; no step is trained, unless
+    the levers are to be measured.
     """
     limit = [f"training.memory_limit={memory}"] if memory else []
     loaded = load(config, [*(set_ or []), *limit])
     from pipeline import plan as planning
 
     with display.screen(as_json=as_json) as screen:
-        result = planning.plan(loaded, on_event=screen.on_event)
+        result = planning.plan(
+            loaded, on_event=screen.on_event, measured_steps=steps if is_measured else 0
+        )
     code = int(result.pop("exit_code"))
     display.show_result(result, planning.lines_of(result), as_json=as_json)
     if result["error"] and not as_json:

@@ -272,20 +272,24 @@ NODES: tuple[Node, ...] = (
 TRAINER = next(node for node in NODES if node.id == "Trainer")
 
 
-def _memory_planner(config: PipelineConfig, files: list[str]) -> Settings:
-    return {**TRAINER.settings(config, files), "purpose": "plan"}
+def plan_nodes(measured_steps: int = 0) -> tuple[Node, ...]:
+    """Return what `headrace plan` runs: the data's nodes, then in the Trainer's place a planner.
 
+    Args:
+        measured_steps: that each lever is measured with; 0: nothing is trained.
+    """
+    told = {"purpose": "plan"}
+    if measured_steps:
+        told = {"purpose": "measure", "measured_steps": measured_steps}
 
-PLAN_NODES: tuple[Node, ...] = (
-    *NODES[: NODES.index(TRAINER)],
-    replace(
-        TRAINER,
-        id="MemoryPlanner",
-        module="components.planning",
-        settings=_memory_planner,
-    ),
-)
-"""What `headrace plan` runs: the data's nodes, then in the Trainer's place one that plans."""
+    def settings(config: PipelineConfig, files: list[str]) -> Settings:
+        return {**TRAINER.settings(config, files), **told}
+
+    return (
+        *NODES[: NODES.index(TRAINER)],
+        replace(TRAINER, id="MemoryPlanner", module="components.planning", settings=settings),
+    )
+
 
 IRRELEVANT = ("training.max_restarts",)
 """Keys of a section above that change no result."""

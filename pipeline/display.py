@@ -77,6 +77,9 @@ class PlainScreen(SilentScreen):
             self._node(str(event["id"]))
         elif kind == "warning" and not self.progress.is_told(event):
             show([f"warning: {event.get('message', '')}"], hang=len("warning: "))
+        elif kind == "measured":
+            show([lines.node("MemoryPlanner", "running", None, lines.measured(event["entry"]))],
+                 hang=lines.NODE_HANG)  # fmt: skip
         elif kind in {"resumed", "training_started"}:
             self._training_starts(event, now)
         elif kind == "evaluation":

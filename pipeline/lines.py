@@ -146,6 +146,16 @@ def evaluation(event: Mapping[str, Any]) -> str:
     return plain(f"epoch {figure(event.get('epoch'))}, evaluated: " + ", ".join(values))
 
 
+def measured(entry: Mapping[str, Any]) -> str:
+    """Return what was measured of one lever."""
+    if entry["error"]:
+        return plain(f"{entry['name']}: {entry['error']}")
+    return plain(
+        f"{entry['name']}: {size(entry['peak_bytes'])}, planned {size(entry['planned_bytes'])}, "
+        f"{duration(entry['step_seconds'])} a step"
+    )
+
+
 def closing(
     result: Mapping[str, Any],
     *,

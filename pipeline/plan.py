@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline import definition, processes, run_end, runner
@@ -22,19 +22,22 @@ NOTHING: dict[str, Any] = {
     "choice": None,
     "levers": [],
     "passed_over": [],
+    "measured": [],
 }
 """The fields of a plan that was not made."""
 
 
-def plan(config: PipelineConfig, *, on_event: OnEvent) -> dict[str, Any]:
+def plan(config: PipelineConfig, *, on_event: OnEvent, measured_steps: int = 0) -> dict[str, Any]:
     """Read and check the data as a run does, then say what training would need.
 
     Args:
         config: the configuration.
         on_event: told of every event of the journal, in order.
+        measured_steps: that each lever is measured with; 0: nothing is trained.
 
     Returns:
         A JSON object: status, pipeline, run_id, seconds, the fields of `trainer.forecast.forecast`,
+        measured (the lever table of `components.planning.measure`, empty when nothing was),
         error (one line or None); and ``exit_code``: 2 when nothing fits.
 
     Raises:
@@ -44,7 +47,7 @@ def plan(config: PipelineConfig, *, on_event: OnEvent) -> dict[str, Any]:
         config,
         no_cache=frozenset({"MemoryPlanner"}),
         on_event=on_event,
-        nodes=definition.PLAN_NODES,
+        nodes=definition.plan_nodes(measured_steps),
         close=_close,
         kind=KIND,
     )
@@ -53,6 +56,7 @@ def plan(config: PipelineConfig, *, on_event: OnEvent) -> dict[str, Any]:
 def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
     path = one.folder / FORECAST
     told = {**NOTHING, **(json.loads(path.read_text()) if path.is_file() else {})}
+    told.pop("is_gpu", None)
     refused = told.pop("error", None)
     error = run_end.error_line(one, code)
     if refused and not code:
@@ -78,7 +82,7 @@ def lines_of(result: Mapping[str, Any]) -> list[str]:
         return []
     rows = [("", "peak", "of the limit", "time", "fits")]
     rows += [_row(one, result["limit_bytes"]) for one in result["levers"]]
-    choice = result["choice"]
+    choice, measured = result["choice"], measured_lines(result["measured"])
     said = [
         "",
         f"limit {size(result['limit_bytes'])}, global_batch {result['global_batch']}, "
@@ -88,7 +92,7 @@ def lines_of(result: Mapping[str, Any]) -> list[str]:
         "",
     ]
     if choice is None:
-        return said
+        return [*said, *measured]
     terms = ", ".join(f"{name} {size(one)}" for name, one in choice["terms"].items() if one)
     return [
         *said,
@@ -98,7 +102,41 @@ def lines_of(result: Mapping[str, Any]) -> list[str]:
             f"passed over: {one['name']}: {size(one['peak_bytes'])} is above the limit"
             for one in result["passed_over"]
         ),
+        *measured,
     ]
+
+
+def measured_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a measured lever table as lines of text; none where nothing was measured."""
+    if not table:
+        return []
+    is_text = any(one.get("tokens_per_second") for one in table)
+    unit = "tokens/s" if is_text else "examples/s"
+    steps = len(table[0].get("losses") or [])
+    rows = [("measured", "peak", "planned", "error", "saves", unit, "time", "loss", "differs by")]
+    rows += [measured_row(one) for one in table]
+    compared = (
+        f"{steps} steps each. What is saved, the time and the loss are against plain; of levers "
+        "added up against those before the last; of shards against the workers without."
+    )
+    failed = [f"{one['name']}: {one['error']}" for one in table if one["error"]]
+    return ["", *_aligned(rows), "", compared, *failed]
+
+
+def measured_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a row of the measured table, a text a column."""
+    if one["error"]:
+        return (one["name"], "failed", *[""] * 7)
+    rate = one["tokens_per_second"] or one["examples_per_second"]
+    error = one["planned_bytes"] / max(one["peak_bytes"], 1) - 1
+    saves = time = differs = ""
+    if one["saves"] is not None:
+        saves = f"{1 - one['peak_share']:.0%}" if one["saves"] else "nothing"
+        time, differs = f"{one['time_ratio']:.2f}", f"{one['loss_difference']:.1g}"
+    return (
+        one["name"], size(one["peak_bytes"]), size(one["planned_bytes"]), f"{error:+.1%}", saves,
+        f"{rate:,.0f}", time, f"{one['losses'][-1]:.4f}", differs,
+    )  # fmt: skip
 
 
 def _row(one: Mapping[str, Any], limit: int) -> tuple[str, ...]:

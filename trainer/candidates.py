@@ -48,6 +48,7 @@ class Candidates:
         policy: float32, mixed_float16 or mixed_bfloat16.
         total_steps: that the schedule of the learning rate is over.
         predicted: what was predicted so far, since each prediction is a trace.
+        framework_bytes: what the allocator held before.
     """
 
     job: Job
@@ -56,6 +57,7 @@ class Candidates:
     policy: str
     total_steps: int
     predicted: dict[Techniques, Prediction] = field(default_factory=dict)
+    framework_bytes: int = field(default_factory=devices.current_bytes)
 
     @property
     def by_halves(self) -> bool:
@@ -114,7 +116,10 @@ class Candidates:
             else:
                 parts = [made.step.whole.get_concrete_function(*arguments)]
             batch = [tensor_bytes(one.shape, one.dtype) for one in arguments[0].values()]
-            return predict_peak(parts, batch, state=made.state.sizes(), copies=AHEAD + 2)
+            return predict_peak(
+                parts, batch, state=made.state.sizes(), copies=AHEAD + 2,
+                framework=self.framework_bytes,
+            )  # fmt: skip
 
     def build(self, techniques: Techniques) -> Candidate:
         """Build the model and its step, to be trained."""

@@ -30,6 +30,7 @@ def forecast(candidates: Candidates) -> dict[str, Any]:
         "global_batch": settings.global_batch,
         "precision": candidates.policy,
         "workers": shape.workers,
+        "is_gpu": shape.is_gpu,
         "choice": None,
         "error": None,
     }

@@ -71,8 +71,9 @@ class Prediction:
     Attributes:
         terms: ``weights`` and ``optimizer`` (there all the time), ``inputs`` (batches in use and
             ready), at the moment of the peak ``activations`` (of the forward pass) and
-            ``gradients`` (everything of the backward pass, and the sums), and ``allocator``
-            (chunks that are larger than what they are used for).
+            ``gradients`` (everything of the backward pass, and the sums), ``allocator``
+            (chunks that are larger than what they are used for), and ``framework`` (what the
+            allocator held before).
     """
 
     terms: dict[str, int]
@@ -90,6 +91,7 @@ def predict_peak(
     state: Mapping[str, Sequence[int]],
     copies: int,
     replicas: int = 1,
+    framework: int = 0,
 ) -> Prediction:
     """Return the predicted peak of a training with this step.
 
@@ -100,6 +102,7 @@ def predict_peak(
         state: bytes of each tensor that is there all the time, by term.
         copies: how many batches there are at once, in use and ready.
         replicas: whose equal shares stand in the one graph, each on a device of its own.
+        framework: bytes that the allocator holds already, and goes on to hold.
     """
     walk = Walk()
     for term, sizes in state.items():
@@ -110,7 +113,9 @@ def predict_peak(
         walk.take(size, "inputs")
     for _ in range(STEPS):
         _walk_step(walk, parts)
-    return Prediction({term: size // replicas for term, size in walk.peak.items() if size})
+    terms = {term: size // replicas for term, size in walk.peak.items()}
+    return Prediction({term: size for term, size in (terms | {"framework": framework}).items()
+                       if size})  # fmt: skip
 
 
 def _walk_step(walk: Walk, parts: Sequence[Any]) -> None:

@@ -153,7 +153,7 @@ def run(
             result.unlink(missing_ok=True)
             write_json(worker.folder / JOB, to_json(replace(job, result=str(result))))
         try:
-            codes = gang.wait(is_watched=job.purpose == "train")
+            codes = gang.wait(is_watched=job.purpose != "plan")
         except BaseException:
             gang.stop()
             raise

@@ -79,13 +79,16 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
     """
     import numpy as np
 
-    from trainer import export, forecast, loop
+    from trainer import export, forecast, loop, measuring
 
     if job.folder:
         # First, as Python itself has the folder of a script.
         sys.path.insert(0, job.folder)
     if job.purpose == "plan":
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
+    if job.purpose == "measure":
+        found = measuring.of_job(job, beat=pulse.Pulse(folder).beat)
+        return {"status": "ok", "error": None, "measured": found}
     trained = loop.train(job, stop=stop, beat=pulse.Pulse(folder).beat)
     if os.environ.get(supervisor.RANK, "0") != "0":
         if trained.metrics:
