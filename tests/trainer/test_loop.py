@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import checkpoint, journal, loop
+from trainer import checkpoint, journal, layout, loop
 from trainer.batches import Columns
 from trainer.errors import CheckpointError, NotFinite, SettingError
 from trainer.evaluation import baseline, metrics
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(make_job: Any)
     job = make_job(every_steps=2, steps=6)
     whole = loop.train(job)
     newest = Path(job.checkpoints) / "step-00000006"
-    with open(newest / checkpoint.STATE, "r+b") as file:
+    with open(newest / layout.STATE, "r+b") as file:
         file.truncate(100)
     again = loop.train(job)
     assert again.facts["resumed_from_step"] == 4
