@@ -86,7 +86,10 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
         sys.path.insert(0, job.folder)
     if job.purpose == "plan":
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
-    trained = loop.train(job, stop=stop, beat=pulse.Pulse(folder).beat)
+    alive = pulse.Pulse(folder)
+    if cluster.VARIABLE in os.environ:
+        pulse.end_when_silent(alive)
+    trained = loop.train(job, stop=stop, beat=alive.beat)
     if os.environ.get(supervisor.RANK, "0") != "0":
         if trained.metrics:
             trained.metrics.close()
