@@ -174,7 +174,7 @@ def main(argv: list[str]) -> int:
 def _refused_cluster() -> HeadraceError | None:
     """Return why ``TF_CONFIG`` cannot be, before the imports that it would make useless."""
     try:
-        cluster.read(os.environ.get(cluster.VARIABLE, ""))
+        cluster.check(cluster.read(os.environ.get(cluster.VARIABLE, "")))
     except HeadraceError as error:
         return error
     return None
