@@ -38,6 +38,17 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def of_state(whole: Fingerprint) -> str:
+    """Return the digest that names the checkpoints of a training with this fingerprint.
+
+    Any number of workers goes on from what another number saved, as `trainer.identity` has it for
+    remote storage.
+    """
+    settings = whole.get("settings", {})
+    kept = {key: value for key, value in settings.items() if key != "training.workers"}
+    return digest({**whole, "settings": kept})
+
+
 def file_digest(path: str | Path) -> str:
     """Return the SHA-256 of a file's content, as 64 hexadecimal digits."""
     with open(path, "rb") as file:

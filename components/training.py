@@ -151,7 +151,7 @@ def _write_record(record: Path, result: dict[str, Any], events: str) -> None:
 
 
 def _checkpoint_key(whole: str) -> str:
-    return fingerprint.digest(json.loads(whole))
+    return fingerprint.of_state(json.loads(whole))
 
 
 def _lineage(whole: str) -> str:

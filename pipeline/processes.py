@@ -233,7 +233,7 @@ def _tracking_spec(one: Run) -> dict[str, Any]:
     """Return what the tracking process needs to know beside the journal."""
     config = one.config
     flat = config.flat()
-    key = fingerprint.digest(one.decisions["Trainer"].fingerprint)
+    key = fingerprint.of_state(one.decisions["Trainer"].fingerprint)
     digests = {
         f"digest.{name.lower()}": fingerprint.digest(one.decisions[node].fingerprint[part])
         for name, node, part in (

@@ -1,33 +1,36 @@
 """Checkpoints: whole or absent, verified when read, damaged ones named and passed over.
 
-A checkpoint is a folder ``step-00000200`` with ``state.npy`` (arrays, one npy file after the
-other) and ``manifest.json`` (their names in that order, their SHA-256, and facts). It is written
-under another name beside it, flushed to the disk, and renamed; so what has the name is whole,
-unless the disk damaged it later, which the digest tells.
+A checkpoint is a folder ``step-00000200`` as `trainer.layout` describes it. It is written under
+another name beside it, flushed to the disk, and renamed; so what has the name is whole, unless the
+disk damaged it later, which the digests tell. Several workers write theirs into the same folder
+aside; the first of them waits for what the others tell of their files, and renames it.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
+import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainer import layout
 from trainer.errors import CheckpointError
+from trainer.layout import Part
 
-FORMAT = 1
 NAME = re.compile(r"step-(\d{8,})")
 UNFINISHED = ".saving-"
-STATE = "state.npy"
-MANIFEST = "manifest.json"
+NOTE = "told-{}.json"
+"""What a worker tells of the file that it wrote, for the manifest."""
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -36,63 +39,158 @@ class Checkpoint:
 
     Attributes:
         step: batches that the state has been through.
-        arrays: weights, optimizer's state and counters, by name.
+        arrays: weights, optimizer's state and counters, by name; read when they are asked for.
         facts: JSON values: position, history, what was best.
         path: its folder.
     """
 
     step: int
-    arrays: dict[str, np.ndarray]
+    arrays: layout.Stored
     facts: dict[str, Any]
     path: Path
 
 
+@dataclass(frozen=True)
+class Writers:
+    """Who writes one checkpoint together.
+
+    Attributes:
+        count: of them.
+        rank: which of them this process is, from 0; the first one makes it a checkpoint.
+        token: the same number for all, another one whenever they are started.
+    """
+
+    count: int = 1
+    rank: int = 0
+    token: int = field(default_factory=os.getpid)
+
+    def aside(self, folder: Path, step: int) -> Path:
+        """Return where they write before it has its name."""
+        return folder / f"{UNFINISHED}{step:08d}-{self.token}"
+
+
 def save(
     folder: str | os.PathLike[str],
-    arrays: Mapping[str, np.ndarray],
+    parts: Mapping[str, np.ndarray | Part],
     facts: Mapping[str, Any],
     *,
     step: int,
     keep: int,
     best_step: int | None = None,
+    writers: Writers | None = None,
+    until: Callable[[], float] = lambda: math.inf,
 ) -> Path:
     """Write one checkpoint, then remove those that are neither among the newest nor the best.
 
     Args:
         folder: of all checkpoints of one training.
-        arrays: by name; restored bit for bit.
+        parts: by name; arrays, or this worker's parts of them; restored bit for bit.
         facts: JSON values.
         step: names the checkpoint; one of the same step is replaced.
         keep: newest ones that stay.
         best_step: one that stays, however old.
+        writers: who writes parts; this process alone when not given.
+        until: when the others must be done, in seconds of the monotonic clock; asked again and
+            again.
 
     Raises:
         CheckpointError: when it cannot be written; those from before are as they were.
     """
-    folder = Path(folder)
-    target = place(folder, step, lambda aside: _write(aside, arrays, facts, step))
+    folder, writers = Path(folder), writers or Writers()
+
+    def fill(aside: Path) -> None:
+        own = _write(aside, parts, writers)
+        others = [_told_by(aside, rank, until) for rank in range(1, writers.count)]
+        manifest = {
+            "format": layout.FORMAT,
+            "step": step,
+            **layout.merged([own, *others]),
+            "facts": dict(facts),
+        }
+        layout.write_json(aside / layout.MANIFEST, manifest)
+        _flush(aside)
+
+    target = place(folder, step, fill, writers=writers)
     _forget_old(folder, keep, {step, best_step})
     return target
 
 
-def place(folder: Path, step: int, fill: Callable[[Path], None]) -> Path:
+def contribute(
+    folder: str | os.PathLike[str], parts: Mapping[str, Part], *, step: int, writers: Writers
+) -> None:
+    """Write this worker's parts of a checkpoint, and tell the first worker of them.
+
+    Args:
+        folder: of all checkpoints of one training, the same as for the others.
+        parts: by name.
+        step: names the checkpoint.
+        writers: who writes it; not for the first of them.
+
+    Raises:
+        CheckpointError: when they cannot be written.
+    """
+    folder = Path(folder)
+    aside = writers.aside(folder, step)
+    try:
+        aside.mkdir(parents=True, exist_ok=True)
+        own = _write(aside, parts, writers)
+        note = aside / NOTE.format(writers.rank)
+        layout.write_json(note.with_suffix(".part"), own)
+        note.with_suffix(".part").rename(note)
+    except OSError as error:
+        failure: CheckpointError = _not_written(error, folder / f"step-{step:08d}")
+        raise failure from error
+
+
+def _write(
+    folder: Path, parts: Mapping[str, np.ndarray | Part], writers: Writers
+) -> dict[str, Any]:
+    own = {name: one if isinstance(one, Part) else Part.all_of(one) for name, one in parts.items()}
+    return layout.write(folder, layout.file_of(writers.rank, writers.count), own)
+
+
+def _told_by(aside: Path, rank: int, until: Callable[[], float]) -> dict[str, Any]:
+    """Wait for what a worker tells of its file; return it, its note removed.
+
+    Raises:
+        CheckpointError: when it does not come.
+    """
+    note = aside / NOTE.format(rank)
+    # Not `exists`, whose answer a network file system may take from a minute ago.
+    while note.name not in os.listdir(aside):
+        if time.monotonic() > until():
+            raise CheckpointError(
+                f"worker {rank} did not write its part of the checkpoint", where=str(aside),
+                right="its log says more; earlier checkpoints are intact",
+            )  # fmt: skip
+        time.sleep(POLL_SECONDS)
+    told = json.loads(note.read_text(encoding="utf-8"))
+    note.unlink()
+    return told
+
+
+def place(
+    folder: Path, step: int, fill: Callable[[Path], None], *, writers: Writers | None = None
+) -> Path:
     """Make the checkpoint of a step out of what `fill` writes into the folder that it is given.
 
     Args:
         folder: of all checkpoints of one training.
         step: names the checkpoint; one of the same step is replaced.
         fill: writes its files.
+        writers: who writes there; this process alone when not given.
 
     Raises:
         CheckpointError: when it cannot be written, or `fill` raises one; those from before are as
             they were.
     """
     target = folder / f"step-{step:08d}"
-    aside = folder / f"{UNFINISHED}{step:08d}-{os.getpid()}"
+    writers = writers or Writers()
+    aside = writers.aside(folder, step)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(folder)
-        aside.mkdir()
+        _clear(folder, writers)
+        aside.mkdir(exist_ok=writers.count > 1)
         fill(aside)
         if target.exists():
             shutil.rmtree(target)
@@ -117,38 +215,8 @@ def _not_written(error: OSError, target: Path) -> CheckpointError:
     )  # fmt: skip
 
 
-def _write(
-    folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], step: int
-) -> None:
-    with open(folder / STATE, "wb") as file:
-        for value in arrays.values():
-            # Not numpy.save, whose error on a full disk does not say that the disk is full.
-            form = np.lib.format.header_data_from_array_1_0(np.asarray(value, order="C"))
-            np.lib.format.write_array_header_1_0(file, form)
-            file.write(np.ascontiguousarray(value).data)
-        file.flush()
-        os.fsync(file.fileno())
-    manifest = {
-        "format": FORMAT,
-        "step": step,
-        "sha256": _digest(folder / STATE),
-        "slots": {name: _describe(value) for name, value in arrays.items()},
-        "facts": dict(facts),
-    }
-    with open(folder / MANIFEST, "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    _flush(folder)
-
-
 def _describe(value: np.ndarray) -> list[Any]:
     return [str(value.dtype), list(value.shape)]
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(folder: Path) -> None:
@@ -159,10 +227,12 @@ def _flush(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _clear(folder: Path) -> None:
+def _clear(folder: Path, writers: Writers) -> None:
     """Remove what a process that died while saving left behind."""
     for path in folder.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        # The others may be further than this one.
+        if writers.count == 1 or path.name.rpartition("-")[2] != str(writers.token):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _forget_old(folder: Path, keep: int, kept: set[int | None]) -> None:
@@ -181,7 +251,7 @@ def found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def load(path: str | os.PathLike[str], slots: Mapping[str, np.ndarray]) -> Checkpoint:
-    """Read one checkpoint.
+    """Open one checkpoint, whose files are as they were written.
 
     Args:
         path: its folder.
@@ -191,39 +261,19 @@ def load(path: str | os.PathLike[str], slots: Mapping[str, np.ndarray]) -> Check
         CheckpointError: when it is damaged, or lacks a slot, which is named.
     """
     path = Path(path)
+    manifest = layout.check(path)
     try:
-        manifest = check(path)
-        _check_slots(path, manifest["slots"], slots)
-        with open(path / STATE, "rb") as file:
-            stored = {name: np.load(file, allow_pickle=False) for name in manifest["slots"]}
-        arrays = {name: stored[name] for name in slots}
+        _check_slots(path, manifest, slots)
+        arrays = layout.Stored(path, manifest, list(slots))
         return Checkpoint(int(manifest["step"]), arrays, dict(manifest["facts"]), path)
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"the checkpoint is damaged ({type(error).__name__}: {error})", where=str(path)
         ) from error
 
 
-def check(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint whose state is what the manifest says.
-
-    Raises:
-        CheckpointError: when it is damaged.
-    """
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] == FORMAT and manifest["sha256"] == _digest(path / STATE):
-            return manifest
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"the checkpoint is damaged ({type(error).__name__}: {error})", where=str(path)
-        ) from error
-    raise CheckpointError("the checkpoint is damaged", where=str(path / STATE))
-
-
-def _check_slots(
-    path: Path, stored: Mapping[str, list[Any]], slots: Mapping[str, np.ndarray]
-) -> None:
+def _check_slots(path: Path, manifest: Mapping[str, Any], slots: Mapping[str, np.ndarray]) -> None:
+    stored, parts = manifest["slots"], manifest["parts"]
     for name, value in slots.items():
         if name not in stored:
             raise CheckpointError(f'the checkpoint lacks the slot "{name}"', where=str(path))
@@ -232,6 +282,10 @@ def _check_slots(
                 f'the checkpoint\'s slot "{name}" is of another model', where=str(path),
                 holds=str(stored[name]), right=f"{_describe(value)} is needed",
             )  # fmt: skip
+        if sum(last - first for _, _, first, last in parts[name]) != value.size:
+            raise CheckpointError(
+                f'the checkpoint lacks a part of the slot "{name}"', where=str(path)
+            )
 
 
 def restore(

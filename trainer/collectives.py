@@ -24,8 +24,9 @@ GROUP = 7001
 """Key of the group of all workers; MultiWorkerMirroredStrategy counts its own up from 1."""
 KEYS = 2**16
 """Collectives that a channel may trace."""
-TIMEOUT_SECONDS = 1800.0
-"""How long a worker waits for the others in one of them before it gives up with an error."""
+NO_TIMEOUT = 0.0
+"""TensorFlow keeps any other by a thread for each collective that sleeps as long, done or not: some
+hundred steps later a process has no thread left. `trainer.pulse` has the bound."""
 BUCKET_BYTES = 2**20
 """Small tensors travel together up to this size.
 
@@ -112,7 +113,7 @@ class Channel:
             "group_key": GROUP,
             "instance_key": key,
             "ordering_token": [self._token.handle],
-            "timeout_seconds": TIMEOUT_SECONDS,
+            "timeout_seconds": NO_TIMEOUT,
         }
 
     def _number(self, kind: tuple[Any, ...]) -> int:

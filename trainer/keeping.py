@@ -1,11 +1,13 @@
 """The checkpoints of one training, here and in remote storage, found again by all workers alike.
 
-Worker 0 writes; all read. Where each machine has a disk of its own, the first worker of each gets
-from remote storage what its disk lacks. Nobody begins a step before all stand at the same one.
+Of a state that is cut up each worker writes and reads its own parts, where all see one folder;
+else worker 0 writes the whole. Where each machine has a disk of its own, the first worker of each
+gets from remote storage what its disk lacks. Nobody begins a step before all stand at the same one.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, identity
-from trainer.checkpoint import Checkpoint
+from trainer import checkpoint, identity, layout
+from trainer.checkpoint import Checkpoint, Writers
 from trainer.errors import CheckpointError
+from trainer.layout import Part
 from trainer.remote import Remote
 from trainer.saving import Saves
 from trainer.settings import Job
@@ -23,6 +26,8 @@ from trainer.strategy import Replicas
 from trainer.uploading import Uploads
 
 Template = Mapping[str, np.ndarray]
+SEEN = ".seen-{}"
+"""A file by which workers find out whether they see one folder."""
 
 
 class Keeping:
@@ -30,6 +35,7 @@ class Keeping:
 
     Attributes:
         uploads: to remote storage; None: there is none, or another worker makes them.
+        writers: who writes the parts of a checkpoint; one alone where not all see its folder.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class Keeping:
         self._saves = Saves(job.checkpoints, keep=job.checkpoint.keep, tell=self._is_saved)
         self._remote: Remote | None = None
         self.uploads: Uploads | None = None
+        self.writers = Writers()
         self._best_steps: dict[int, int] = {}
         if not job.checkpoint.remote:
             return
@@ -65,7 +72,13 @@ class Keeping:
     # Saved
 
     def begin(
-        self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], *, step: int, best: int
+        self,
+        parts: Mapping[str, np.ndarray | Part],
+        facts: Mapping[str, Any],
+        *,
+        step: int,
+        best: int,
+        writers: Writers | None = None,
     ) -> None:
         """Have a checkpoint written, and copied once it is whole; see `Saves.begin`.
 
@@ -73,7 +86,7 @@ class Keeping:
             CheckpointError: when the one before could not be written.
         """
         self._best_steps[step] = best
-        self._saves.begin(arrays, facts, step=step, best_step=best or None)
+        self._saves.begin(parts, facts, step=step, best_step=best or None, writers=writers)
 
     def _is_saved(self, step: int, path: Path, seconds: float) -> None:
         self._tell("checkpoint", step=step, path=str(path), seconds=seconds)
@@ -89,16 +102,23 @@ class Keeping:
         """
         self._saves.check()
 
-    def wait(self) -> None:
+    def wait(self, *, hurries: bool = False) -> None:
         """Return when what was begun is whole here.
+
+        Args:
+            hurries: wait next to no time for the parts of other workers, which may be gone.
 
         Raises:
             CheckpointError: when it could not be written.
         """
+        if hurries:
+            self._saves.hurry()
         self._saves.wait()
 
     def finish(self, *, upload_seconds: float) -> None:
         """Return when what was begun is whole here, and there, unless that takes too long.
+
+        All workers wait for the first one: none ends, or reads, before a checkpoint has its name.
 
         Args:
             upload_seconds: most that is waited for remote storage.
@@ -109,6 +129,8 @@ class Keeping:
         self.wait()
         if self.uploads:
             self.uploads.finish(upload_seconds)
+        if self._workers.count > 1:
+            self._control.agree(False)
 
     # Found again
 
@@ -119,9 +141,11 @@ class Keeping:
             template: arrays of the names, dtypes and shapes that it must hold.
 
         Raises:
-            CheckpointError: when a worker cannot see the one that worker 0 goes on from.
+            CheckpointError: when a worker cannot see the one that worker 0 goes on from, or worker
+                0 cannot write to the folder.
         """
         self._template = template
+        self.writers = self._find_writers()
         mine = self._newest() if self._leads else None
         if self._workers.count > 1:
             step = int(self._control.largest(tf.constant(mine.step if mine else -1, tf.int64)))
@@ -130,6 +154,33 @@ class Keeping:
             # It may be one that the process before this one did not get there.
             self.uploads.offer(mine.step, _best_step(mine))
         return mine
+
+    def _find_writers(self) -> Writers:
+        """Return who writes: all workers where they see one folder, else each for itself.
+
+        Raises:
+            CheckpointError: when the folder cannot be written to.
+        """
+        workers = self._workers
+        if workers.count == 1:
+            return Writers()
+        mine = 0 if workers.rank else os.getpid()
+        token = int(self._control.largest(tf.constant(mine, tf.int64)))
+        seen = self._folder / SEEN.format(token)
+        try:
+            if self._leads:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                seen.touch()
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints cannot be saved: {error.strerror}", where=str(self._folder),
+                right="make the folder writable and run again",
+            ) from error  # fmt: skip
+        self._control.agree(False)  # now it is there
+        is_apart = self._control.agree(not seen.exists())
+        if self._leads:
+            seen.unlink(missing_ok=True)
+        return Writers() if is_apart else Writers(workers.count, workers.rank, token)
 
     def _newest(self) -> Checkpoint | None:
         here = [step for step, _ in checkpoint.found(self._folder)]
@@ -172,7 +223,7 @@ class Keeping:
         def fill(aside: Path) -> None:
             self._remote.get(step, aside)
             try:
-                checkpoint.check(aside)
+                layout.check(aside)
             except CheckpointError as error:
                 raise CheckpointError(error.what, where=self._remote.of(step)) from error
 

@@ -32,6 +32,7 @@ from trainer import (
 from trainer import strategy as replicated
 from trainer.batches import Batches, Columns, ahead
 from trainer.candidates import Candidates
+from trainer.checkpoint import Writers
 from trainer.errors import CheckpointError, SettingError
 from trainer.fitting import Fitted
 from trainer.keeping import Keeping
@@ -214,19 +215,23 @@ class Run:
         if self.saved_step == self.progress.step:
             return
         self.saved_step = self.progress.step
-        if not self.voice.leads:
+        state, writers = self.fitted.state, self.keeping.writers
+        if not state.sharding.cuts_optimizer:
+            writers = Writers()
+        is_gathered = writers.count < state.sharding.workers and state.sharding.cuts_optimizer
+        if not self.voice.leads and writers.count == 1:
             # All workers give their parts; none but the one that writes holds the whole of them.
-            for _ in self.fitted.state.each_array():
+            for _ in state.each_array() if is_gathered else ():
                 pass
             return
-        arrays = self.fitted.state.arrays()
+        parts = state.arrays() if is_gathered else state.parts()
         facts = {
             "of": self._identity(),
             "progress": dataclasses.asdict(self.progress),  # a copy, of the history too
             "micro_batch": self.fitted.techniques.micro_batch,
         }
         step, best = self.progress.step, self.progress.best_step
-        self.keeping.begin(arrays, facts, step=step, best=best)
+        self.keeping.begin(parts, facts, step=step, best=best, writers=writers)
 
     # The beginning
 
@@ -296,7 +301,7 @@ class Run:
             if sys.exc_info()[0]:
                 # The process may end at once: what was begun is finished first.
                 with contextlib.suppress(CheckpointError):
-                    self.keeping.wait()
+                    self.keeping.wait(hurries=True)
 
     def asked_to_stop(self, stop: Callable[[], int]) -> int:
         """Return the signal that asked any worker to end; 0: none did."""

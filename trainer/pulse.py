@@ -8,17 +8,25 @@ silence is too long. Standard library only.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+import sys
+import threading
+import time
 from pathlib import Path
 
 NAME = "pulse"
 FORM = struct.Struct("<Qd")
+SILENT_SECONDS = 1800.0
+"""A worker that has done nothing for so long waits for another one that hangs."""
+LOOK_SECONDS = 5.0
 
 
 class Pulse:
     """The worker's side.
 
     Attributes:
+        count: of beats.
         slowest_seconds: of a step so far; 0: not known yet.
     """
 
@@ -27,7 +35,7 @@ class Pulse:
         path.write_bytes(FORM.pack(0, 0.0))
         with open(path, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), FORM.size)
-        self._count = 0
+        self.count = 0
         self.slowest_seconds = 0.0
 
     def beat(self, step_seconds: float = 0.0) -> None:
@@ -37,9 +45,35 @@ class Pulse:
             step_seconds: of the step that it has just done; 0: something else comes, of which
                 nobody knows how long it takes (tracing, an evaluation, the export).
         """
-        self._count += 1
+        self.count += 1
         self.slowest_seconds = max(self.slowest_seconds, step_seconds)
-        self._memory[:] = FORM.pack(self._count, self.slowest_seconds if step_seconds else 0.0)
+        self._memory[:] = FORM.pack(self.count, self.slowest_seconds if step_seconds else 0.0)
+
+
+def end_when_silent(
+    one: Pulse, *, seconds: float = SILENT_SECONDS, look_seconds: float = LOOK_SECONDS
+) -> None:
+    """End this process, with exit code 4, once it has given no sign of life for so long.
+
+    For a worker of several: who waits for one that hangs, but is not gone, waits for ever. Its
+    supervisor knows better where there is one; on a cluster there is none for all of them.
+    """
+
+    def watch() -> None:
+        seen, silent = one.count, 0.0
+        while silent <= seconds:
+            looked = time.monotonic()
+            time.sleep(look_seconds)
+            # A longer gap is this process's own: it was stopped.
+            silent += min(time.monotonic() - looked, 2 * look_seconds)
+            if one.count != seen:
+                seen, silent = one.count, 0.0
+        text = f"no step was done for {silent:.0f} s: another worker hangs, and so this one ends\n"
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        os._exit(4)
+
+    threading.Thread(target=watch, name="silence", daemon=True).start()
 
 
 def read(folder: Path) -> tuple[int, float]:

@@ -1,6 +1,7 @@
 """Checkpoints in S3 storage: whole or absent there too, since the manifest is written last.
 
-A checkpoint is two objects, ``PREFIX/KEY/step-00000200/state.npy`` and ``manifest.json`` beside it.
+A checkpoint is ``PREFIX/KEY/step-00000200/state.npy``, or such an object of each worker that wrote
+it, and ``manifest.json`` beside it.
 The key stands for what the training depends on, wherever its files stand, so that another machine
 finds it. What the storage says is told in our own words: its messages may hold what is secret.
 """
@@ -14,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import MANIFEST, NAME, STATE
+from trainer.checkpoint import NAME
 from trainer.errors import CheckpointError, SettingError
+from trainer.layout import FILE, MANIFEST, are_whole
 from trainer.settings import CheckpointSettings
 
 CONNECT_SECONDS = 5
@@ -95,12 +97,14 @@ class Remote:
         """
         with self._told():
             found = set(self._files.find(self._place))
-        names = {Path(one).parent.name for one in found}
+        names: dict[str, set[str]] = {}
+        for one in found:
+            names.setdefault(Path(one).parent.name, set()).add(Path(one).name)
         return sorted(
             (
                 int(match[1])
-                for match in map(NAME.fullmatch, names)
-                if match and {self._at(match[0], STATE), self._at(match[0], MANIFEST)} <= found
+                for folder, held in names.items()
+                if (match := NAME.fullmatch(folder)) and are_whole(held)
             ),
             reverse=True,
         )
@@ -118,19 +122,22 @@ class Remote:
             FileNotFoundError: when it is not there any more.
             CheckpointError: when it cannot be copied; what is there is no checkpoint then.
         """
-        with open(path / STATE, "rb") as state, open(path / MANIFEST, "rb") as manifest:
-            text = manifest.read()
+        with contextlib.ExitStack() as stack:
+            text = stack.enter_context(open(path / MANIFEST, "rb")).read()
+            # By their descriptors: older local checkpoints are removed while this goes on.
+            states = {name: stack.enter_context(open(path / name, "rb"))
+                      for name in sorted(json.loads(text)["sha256"])}  # fmt: skip
             there = self._manifest(path.name)
             if there == text:
                 return False
             with self._told():
                 if there is not None:
                     self._files.rm_file(self._at(path.name, MANIFEST))
-                # By its descriptor: older local checkpoints are removed while this goes on.
-                self._files.put_file(
-                    f"/proc/self/fd/{state.fileno()}", self._at(path.name, STATE),
-                    chunksize=PART_BYTES,
-                )  # fmt: skip
+                for name, state in states.items():
+                    self._files.put_file(
+                        f"/proc/self/fd/{state.fileno()}", self._at(path.name, name),
+                        chunksize=PART_BYTES,
+                    )  # fmt: skip
                 self._files.pipe_file(self._at(path.name, MANIFEST), text)
         return True
 
@@ -149,7 +156,13 @@ class Remote:
         Raises:
             CheckpointError: when they cannot be had.
         """
-        for name in (STATE, MANIFEST):
+        text = self._manifest(_name(step)) or b""
+        (into / MANIFEST).write_bytes(text)
+        try:
+            names = [one for one in json.loads(text)["sha256"] if FILE.fullmatch(one)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError("the checkpoint is damaged", where=self.of(step)) from error
+        for name in names:
             with self._told():
                 self._files.get_file(self._at(_name(step), name), str(into / name))
 
@@ -172,8 +185,9 @@ class Remote:
             CheckpointError: when the storage does not.
         """
         with self._told():
-            for name in (MANIFEST, STATE):
-                self._files.rm_file(self._at(_name(step), name))
+            self._files.rm_file(self._at(_name(step), MANIFEST))
+            for one in self._files.find(f"{self._place}/{_name(step)}"):
+                self._files.rm_file(one)
 
     def of(self, step: int) -> str:
         """Return the address of one checkpoint."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer import offload
 from trainer.cluster import Workers
 from trainer.collectives import Channel
+from trainer.layout import Part, Stored
 from trainer.loss_scale import LossScale, start
 from trainer.memory import tensor_bytes
 from trainer.optimizer import AdamW
@@ -171,16 +172,49 @@ class TrainState:
             for name, one in self.variables().items()
         }
 
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set the variables that `arrays`, whole ones from a checkpoint, names."""
+    def parts(self) -> dict[str, Part]:
+        """Return a copy of what this worker alone has to save, by name.
+
+        Its parts of the variables that are cut up, and, of worker 0, the others; asks no worker.
+        """
+        wholes, found = self._wholes(), {}
+        for name, one in self.variables().items():
+            if name in wholes:
+                first, last = self.sharding.bounds(wholes[name])
+                own = np.array(one.numpy()[: last - first])
+                found[name] = Part(own, first, wholes[name])
+            elif self.sharding.rank == 0:
+                found[name] = Part.all_of(np.array(one.numpy()))
+        return found
+
+    def load(self, arrays: Mapping[str, np.ndarray], *, kinds: tuple[str, ...] = ("",)) -> None:
+        """Set the variables that `arrays` names, one after the other.
+
+        Args:
+            arrays: whole ones; of those of a checkpoint no more is read than this worker's part.
+            kinds: how the names begin of those that are set.
+        """
         variables, wholes = self.variables(), self._wholes()
-        for name, value in arrays.items():
-            mine = self.sharding.part_of_array(value) if name in wholes else value
-            variables[name].assign(mine)
+        for name in arrays:
+            if not name.startswith(kinds):
+                continue
+            if name in wholes:
+                variables[name].assign(self._part_of(arrays, name, wholes[name]))
+            else:
+                variables[name].assign(arrays[name])
+
+    def _part_of(
+        self, arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]
+    ) -> np.ndarray:
+        if not isinstance(arrays, Stored):
+            return self.sharding.part_of_array(arrays[name])
+        first, last = self.sharding.bounds(shape)
+        mine = arrays.part(name, first, last)
+        return np.pad(mine, (0, self.sharding.size(shape) - len(mine)))
 
     def load_weights(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Set the model's variables alone."""
-        self.load({name: one for name, one in arrays.items() if name.startswith(MODEL_SLOTS)})
+        self.load(arrays, kinds=MODEL_SLOTS)
 
     def sizes(self) -> dict[str, list[int]]:
         """Return the bytes on one device of each tensor that is there all the time."""

@@ -86,10 +86,12 @@ def do(job: Job, folder: Path, *, stop: Callable[[], int]) -> dict[str, Any]:
         sys.path.insert(0, job.folder)
     if job.purpose == "plan":
         return {"status": "ok", "error": None, "forecast": forecast.of_job(job)}
+    alive = pulse.Pulse(folder)
+    if cluster.VARIABLE in os.environ:
+        pulse.end_when_silent(alive)
     if job.purpose == "measure":
-        found = measuring.of_job(job, beat=pulse.Pulse(folder).beat)
-        return {"status": "ok", "error": None, "measured": found}
-    trained = loop.train(job, stop=stop, beat=pulse.Pulse(folder).beat)
+        return {"status": "ok", "error": None, "measured": measuring.of_job(job, beat=alive.beat)}
+    trained = loop.train(job, stop=stop, beat=alive.beat)
     if os.environ.get(supervisor.RANK, "0") != "0":
         if trained.metrics:
             trained.metrics.close()
@@ -174,7 +176,7 @@ def main(argv: list[str]) -> int:
 def _refused_cluster() -> HeadraceError | None:
     """Return why ``TF_CONFIG`` cannot be, before the imports that it would make useless."""
     try:
-        cluster.read(os.environ.get(cluster.VARIABLE, ""))
+        cluster.check(cluster.read(os.environ.get(cluster.VARIABLE, "")))
     except HeadraceError as error:
         return error
     return None

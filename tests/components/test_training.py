@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         np.save(folder / "eval" / "label.npy", np.array([0, 1, 0, 1], np.int32))
         return Features((), (), LABEL)
 
-    def start(fingerprint: str, train=lambda _: None) -> None:
+    def start(fingerprint: str, train=lambda _: None, **changed: Any) -> None:
         def supervised(job: Any, *_: Any, **__: Any) -> dict[str, Any]:
             train(job)
             return {"predictions": str(predictions), "training": {"steps": 3}}
@@ -51,7 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 "checkpoint": to_json(CheckpointSettings()),
                 "checkpoints": str(tmp_path / "checkpoints"),
             },
-            fingerprint=json.dumps({"code": {"a": fingerprint}}),
+            fingerprint=json.dumps({"code": {"a": fingerprint}, "settings": dict(changed)}),
         )  # fmt: skip
 
     monkeypatch.setattr(training, "write_columns", write_columns)
@@ -104,3 +104,15 @@ def test_the_record_holds_what_the_evaluator_reads_and_the_columns_are_gone(run,
     assert kept == {"features.json", "label.npy", "predictions.npy", "result.json", "shares.json"}
     (state,) = (tmp_path / "checkpoints").iterdir()
     assert not list(state.iterdir())
+
+
+def test_another_number_of_workers_finds_the_checkpoints_and_another_seed_does_not(run) -> None:
+    places: list[str] = []
+    for changed in (
+        {"training.workers": 2, "training.seed": 7},
+        {"training.workers": 3, "training.seed": 7},
+        {"training.workers": 2, "training.seed": 8},
+    ):
+        run("1", train=lambda job: places.append(job.checkpoints), **changed)
+    assert places[0] == places[1]
+    assert places[2] != places[0]

@@ -120,8 +120,8 @@ def test_a_save_that_dies_half_way_leaves_the_others(tmp_path: Path) -> None:
     code = f"""
 import os
 import numpy as np
-from trainer import checkpoint
-checkpoint._digest = lambda path: os.kill(os.getpid(), 9)
+from trainer import checkpoint, layout
+layout.digest = lambda path: os.kill(os.getpid(), 9)
 checkpoint.save({str(tmp_path)!r}, {{"weight/a": np.ones(3)}}, {{}}, step=4, keep=1)
 """
     done = subprocess.run([sys.executable, "-c", code], check=False)

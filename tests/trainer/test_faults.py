@@ -19,7 +19,7 @@ import gang
 import numpy as np
 import pytest
 
-from trainer import checkpoint, journal, loop, supervisor
+from trainer import checkpoint, journal, layout, loop, supervisor
 from trainer.errors import CheckpointError, HeadraceError
 from trainer.settings import (
     CheckpointSettings,
@@ -252,7 +252,7 @@ def test_one_that_is_stopped_and_two_that_are_killed_change_nothing(
 
 
 def _assert_bitwise(one: Job, first: Any, other: Job, second: Any) -> None:
-    digests = [checkpoint.check(checkpoint.found(Path(job.checkpoints))[0][1])["sha256"]
+    digests = [layout.check(checkpoint.found(Path(job.checkpoints))[0][1])["sha256"]
                for job in (one, other)]  # fmt: skip
     assert digests[0] == digests[1]
     assert first["history"] == second["history"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -195,6 +196,33 @@ def test_a_storage_that_is_away_leaves_what_is_here(kept: Kept, server: s3.Serve
     server.stop()
     assert kept.restored(kept.job) == 6
     assert any("nobody knows which checkpoints are in" in one for one in kept.told)
+
+
+def test_a_storage_that_is_slow_keeps_no_step_waiting(make: Any, server: s3.Server) -> None:
+    is_over = threading.Event()
+
+    def wait(environ: dict[str, Any], _: Callable[..., Any]) -> None:
+        # No upload is answered before the last step is done.
+        if environ["REQUEST_METHOD"] == "PUT":
+            is_over.wait(120)
+
+    job = make()
+    server.fault = wait
+    done: list[int] = []
+
+    def stop() -> int:
+        done.append(len(done))
+        if len(done) == 30:
+            is_over.set()
+        return 0
+
+    trained = loop.train(job, stop=stop)
+    assert is_over.is_set()
+    assert trained.facts["steps"] == 30
+    assert trained.facts["uploaded_step"] == 30
+    newest = max(int(Path(one).parent.name[5:]) for one in server.objects())
+    assert newest == 30
+    assert not _told(job, "warning")
 
 
 def test_a_storage_that_goes_away_ends_no_training_and_the_wait_is_shown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import checkpoint, journal, loop
+from trainer import checkpoint, journal, layout, loop
 from trainer.batches import Columns
 from trainer.errors import CheckpointError, NotFinite, SettingError
 from trainer.evaluation import baseline, metrics
@@ -138,7 +139,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(make_job: Any)
     job = make_job(every_steps=2, steps=6)
     whole = loop.train(job)
     newest = Path(job.checkpoints) / "step-00000006"
-    with open(newest / checkpoint.STATE, "r+b") as file:
+    with open(newest / layout.STATE, "r+b") as file:
         file.truncate(100)
     again = loop.train(job)
     assert again.facts["resumed_from_step"] == 4
@@ -155,6 +156,25 @@ def test_the_best_is_remembered_over_a_restart_and_kept(make_job: Any) -> None:
     assert resumed.facts["best_step"] == best
     assert (Path(job.checkpoints) / f"step-{best:08d}").is_dir()
     _assert_same(resumed, loop.train(_elsewhere(job, "whole")))
+
+
+def test_a_clock_that_jumps_changes_nothing_that_is_trained_or_timed(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(seed=7)
+    whole = loop.train(job)
+    # An hour back, then two days forth, at every look: as when somebody sets the clock.
+    times = itertools.cycle([1.8e9, 1.8e9 - 3600, 1.8e9 + 172_800])
+    monkeypatch.setattr(journal.time, "time", lambda: next(times))
+    jumped = loop.train(_elsewhere(job, "jumped"))
+    _assert_same(whole, jumped)
+    assert whole.history == jumped.history
+    events = journal.read(_elsewhere(job, "jumped").events)[0]
+    assert max(one["time"] for one in events) - min(one["time"] for one in events) > 86_400
+    speeds = [one["examples_per_second"] for one in events if one["event"] == "train_step"]
+    assert speeds
+    assert all(0 < one < 1e6 for one in speeds)
+    assert all(one["seconds"] >= 0 for one in events if one["event"] == "checkpoint")
 
 
 def test_an_early_stop_ends_with_the_best_weights(make_job: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import checkpoint
+from trainer import checkpoint, layout
 from trainer.errors import CheckpointError
 from trainer.saving import Saves
 
@@ -25,7 +25,7 @@ def test_saves_are_whole_in_order_and_the_newest_are_kept(tmp_path: Path) -> Non
     told: list[tuple[int, bool]] = []
     saves = Saves(
         str(tmp_path), keep=2,
-        tell=lambda step, path, _: told.append((step, (path / checkpoint.MANIFEST).exists())),
+        tell=lambda step, path, _: told.append((step, (path / layout.MANIFEST).exists())),
     )  # fmt: skip
     for step in range(1, 6):
         saves.begin(ARRAYS, {}, step=step, best_step=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -209,15 +210,31 @@ def test_sigterm_saves_and_ends_with_143(tmp_path: Path, make_job: Any) -> None:
     assert not Path(job.result).exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"cluster"', "TF_CONFIG"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+         "TF_CONFIG: task.index"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}',
+         "TF_CONFIG: cluster.worker[1]"),
+        ('{"cluster": {"worker": ["a:99999", "b:1"]}, "task": {"type": "worker", "index": 0}}',
+         "TF_CONFIG: cluster.worker[0]"),
+        # What the second of two processes with the same index meets, and any other port in use.
+        ('{"cluster": {"worker": ["a:1", "localhost:PORT"]}, "task": {"type": "worker", '
+         '"index": 1}}', "TF_CONFIG: cluster.worker[1]"),
+    ],
+)  # fmt: skip
 def test_a_cluster_that_cannot_be_is_named_before_the_imports(
-    tmp_path: Path, make_job: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_job: Any, monkeypatch: pytest.MonkeyPatch, text: str, where: str
 ) -> None:
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, '
-                       '"task": {"type": "worker", "index": 2}}')  # fmt: skip
-    began = time.monotonic()
-    with pytest.raises(SettingError) as caught:
-        supervisor.run(make_job(), tmp_path / "worker", max_restarts=3)
-    assert caught.value.where == "TF_CONFIG: task.index"
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("TF_CONFIG", text.replace("PORT", str(port)))
+        began = time.monotonic()
+        with pytest.raises(SettingError) as caught:
+            supervisor.run(make_job(), tmp_path / "worker", max_restarts=3)
+    assert caught.value.where == where
     assert time.monotonic() - began < 5, "importing TensorFlow alone takes longer"
 
 
