@@ -17,7 +17,7 @@ from typing import Any
 
 from kubeflow import gang_objects
 from kubeflow.gang_objects import Gang, Owner
-from kubeflow.worker import LOST, result_of
+from kubeflow.worker import HUNG, LOST, place_of, result_of
 from trainer.errors import HeadraceError, SettingError, TrainingError, WorkerLost, from_facts
 
 POLL_SECONDS = 2.0
@@ -28,6 +28,8 @@ REMOVAL_SECONDS = 180.0
 UNSTARTABLE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"}
 """Why a pod waits that will not start by waiting."""
 START_SECONDS = 120.0
+HANG_SECONDS = 5.0
+"""How long after the first pod of a gang that hangs the last one finds it out."""
 NOT_FOUND, FORBIDDEN, CONFLICT = 404, 403, 409
 DRAINED = "was drained or deleted"
 """How a pod is lost that had time: all of them save their state."""
@@ -138,7 +140,7 @@ class Cluster:
 
     def job(self, name: str) -> Any:
         """Return a Job; None: it is not there."""
-        return self.ask(lambda: self._batch.read_namespaced_job_status(name, self.namespace))
+        return self.ask(lambda: self._batch.read_namespaced_job(name, self.namespace))
 
     def pods(self, job: str) -> list[Any]:
         """Return the pods of a Job by their index."""
@@ -212,6 +214,7 @@ def train(
             result = _result(folder, gang)
             if result is not None:
                 return result
+            lost = _hung(folder, gang) or lost
             if DRAINED not in lost:
                 (folder / LOST).touch()
             cluster.remove("", job)
@@ -232,7 +235,28 @@ def train(
 def _forget(folder: Path, gang: Gang) -> None:
     (folder / LOST).unlink(missing_ok=True)
     for rank in range(gang.nodes * gang.processes):
-        result_of(folder, rank).unlink(missing_ok=True)
+        for path in (result_of(folder, rank), place_of(folder, rank) / HUNG):
+            path.unlink(missing_ok=True)
+
+
+def _hung(folder: Path, gang: Gang) -> str:
+    """Return which process hung; empty: none did.
+
+    All are silent, since they wait for one another: the one that hangs was stopped, or is behind.
+    """
+    places = [place_of(folder, rank) / HUNG for rank in range(gang.nodes * gang.processes)]
+    if not any(one.exists() for one in places):
+        return ""
+    until = time.monotonic() + HANG_SECONDS
+    while time.monotonic() < until and not all(one.exists() for one in places):
+        time.sleep(0.1)
+    told = {
+        rank: json.loads(one.read_text(encoding="utf-8"))
+        for rank, one in enumerate(places)
+        if one.exists()
+    }
+    rank = min(told, key=lambda one: (not told[one]["is_stopped"], told[one]["beats"]))
+    return f"worker {rank} of {len(places)} hung: it did no step for {told[rank]['seconds']:.0f} s"
 
 
 def _result(folder: Path, gang: Gang) -> dict[str, Any] | None:

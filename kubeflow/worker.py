@@ -1,9 +1,9 @@
 """A pod of a gang: ``python -m kubeflow.worker``.
 
 It starts one training process a device, each with its ``TF_CONFIG`` by the pod's completion index,
-and gives them the job that lies in the gang's folder. When one ends badly, the others of this pod
-are ended too, and the pod fails; the gang is then started again as a whole. SIGTERM, as when the
-machine is drained, goes on to all of them: they save their state. Standard library only.
+and gives them the job that lies in the gang's folder. When one ends badly, or hangs, the others of
+this pod are ended too, and the pod fails; the gang is then started again as a whole. SIGTERM, as
+when the machine is drained, goes on to all of them: they save their state. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from kubeflow.gang_objects import ADDRESSES, FOLDER, PROCESSES
-from trainer import cluster, supervisor
+from trainer import cluster, pulse, supervisor
 from trainer.errors import InputError
 from trainer.settings import Job, job_from_json, to_json
 
@@ -29,6 +29,10 @@ LOST_SECONDS = 5.0
 not come to save their state."""
 LOST = "lost"
 """The file that tells a pod so, when another pod has died."""
+HUNG = "hung.json"
+"""Beside a process's result: that it hung, and what tells it from those that waited for it."""
+HUNG_CODE = 4
+"""Of a pod that ends for this reason: the contract's, of a training that cannot go on."""
 
 
 def main() -> int:
@@ -56,7 +60,12 @@ def main() -> int:
 
 def result_of(folder: Path, rank: int) -> Path:
     """Return where a process tells how it ended."""
-    return folder / f"rank-{rank}" / supervisor.RESULT
+    return place_of(folder, rank) / supervisor.RESULT
+
+
+def place_of(folder: Path, rank: int) -> Path:
+    """Return the folder of a process, by which it and its pod meet."""
+    return folder / f"rank-{rank}"
 
 
 def _require_gpus() -> None:
@@ -82,8 +91,10 @@ def _start(job: Job, folder: Path) -> list[subprocess.Popen[bytes]]:
     first = int(os.environ[INDEX]) * count
     started = []
     for rank in range(first, first + count):
-        place = folder / f"rank-{rank}"
+        place = place_of(folder, rank)
         place.mkdir(parents=True, exist_ok=True)
+        for name in (pulse.NAME, HUNG):
+            (place / name).unlink(missing_ok=True)
         own = dataclasses.replace(job, result=str(result_of(folder, rank)))
         supervisor.write_json(place / supervisor.JOB, to_json(own))
         environment = {
@@ -105,17 +116,50 @@ def _start(job: Job, folder: Path) -> list[subprocess.Popen[bytes]]:
 
 def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> int:
     """Wait until all have ended; return the first code that is not 0."""
+    first = int(os.environ[INDEX]) * int(os.environ[PROCESSES])
+    watch = _Watch({place_of(folder, first + at): one for at, one in enumerate(processes)})
     until = None
     while any(one.poll() is None for one in processes):
         is_lost = any(one.poll() not in {None, 0} for one in processes)
-        if until is None and (is_lost or (folder / LOST).exists()):
+        if until is None and (is_lost or watch.finds_one_hung() or (folder / LOST).exists()):
             until = time.monotonic() + LOST_SECONDS
             _send(processes, signal.SIGTERM)
         if until is not None and time.monotonic() > until:
             _send(processes, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
+    if watch.has_found:
+        return HUNG_CODE
     codes = [one.returncode for one in processes if one.returncode]
     return (codes[0] if codes[0] > 0 else 128 - codes[0]) if codes else 0
+
+
+class _Watch:
+    """Looks for a process that gives no sign of life, and for those that wait for it in a step.
+
+    One that has given none yet may wait for a machine that the cluster has not found.
+    """
+
+    def __init__(self, processes: dict[Path, subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+        self._silence = {place: supervisor.Silence() for place in processes}
+        self.has_found = False
+
+    def finds_one_hung(self) -> bool:
+        """Tell it, once a pod is silent for too long, and leave beside each what is known of it."""
+        silent = [
+            place
+            for place, process in self._processes.items()
+            if process.poll() is None
+            and pulse.read(place)[0]
+            and self._silence[place].is_too_long(place)
+        ]
+        for place in silent:
+            known = self._silence[place]
+            is_stopped = supervisor.is_stopped(self._processes[place].pid)
+            told = {"seconds": known.seconds, "beats": known.beats, "is_stopped": is_stopped}
+            supervisor.write_json(place / HUNG, told)
+        self.has_found = self.has_found or bool(silent)
+        return self.has_found
 
 
 def _send(processes: list[subprocess.Popen[bytes]], number: int) -> None:

@@ -237,7 +237,7 @@ def _respond(held: Cluster, method, parts, body):
                 _gone()
             held.delete_job(name)
             return {"kind": "Status", "status": "Success"}
-        case [*_, "jobs", name, "status"]:
+        case [*_, "jobs", name] if method == "GET":
             return held.job(name) if name in held.jobs else _gone()
         case [*_, "pods"]:
             wanted = parse_qs(parts.query)["labelSelector"][0].removeprefix("job-name=")

@@ -265,7 +265,7 @@ class _Worker:
             os.kill(self.pid, number)
 
 
-class _Silence:
+class Silence:
     """How long a worker has given no sign of life.
 
     Attributes:
@@ -301,7 +301,7 @@ class _Gang:
     def __init__(self, workers: Sequence[_Worker]) -> None:
         self.workers = workers
         self.hung: int | None = None
-        self._silence = [_Silence() for _ in workers]
+        self._silence = [Silence() for _ in workers]
 
     @classmethod
     def waiting_in(cls, folder: Path, count: int) -> _Gang | None:
@@ -383,6 +383,11 @@ def _start_time(pid: int) -> str:
 def _state(pid: int) -> str:
     """Return a process's state as proc(5) names it; empty: there is none."""
     return (_facts(pid) or [""])[0]
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process was stopped, as by SIGSTOP."""
+    return _state(pid) in STOPPED
 
 
 def _facts(pid: int) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import fake_cluster
 import numpy as np
 import pytest
+import yaml
 
 from kubeflow import gang, gang_objects, worker
 from kubeflow.gang_objects import Gang, Owner
@@ -20,6 +22,7 @@ from trainer import journal, supervisor
 from trainer.errors import NotFinite, SettingError, TrainingError, WorkerLost
 from trainer.settings import CheckpointSettings, Job, ModelSettings, TrainingSettings, to_json
 
+ROOT = Path(__file__).parents[2]
 OWNER = Owner("trainer-pod", "0c5d")
 TWO = Gang(nodes=2, max_restarts=2, image="registry.example/headrace:1", volume="data")
 STUB = """
@@ -172,6 +175,92 @@ def test_a_task_without_the_right_says_what_grants_it(start, tmp_path):
     assert is_clean(cluster)
 
 
+def test_the_role_of_the_overlay_grants_all_that_a_gang_asks_for_and_no_more(start, tmp_path):
+    cluster = start('time.sleep(0.3); end("ok")')
+    lead(tmp_path)
+    (role, _) = yaml.safe_load_all((ROOT / "kubeflow" / "cluster" / "role.yaml").read_text())
+    granted = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    asked = {_permission(method, path) for method, path in cluster.requests}
+    assert asked == granted
+
+
+def _permission(method, path):
+    """What RBAC asks for: group, resource with its subresource, verb."""
+    parts = path.strip("/").split("/")
+    group = "" if parts[0] == "api" else parts[1]
+    resource, *rest = parts[parts.index("namespaces") + 2 :]
+    name, *below = rest or [""]
+    verbs = {"POST": "create", "DELETE": "delete", "GET": "get" if name else "list"}
+    return group, "/".join([resource, *below]), verbs[method]
+
+
+def test_the_one_that_hung_is_told_from_those_that_waited_for_it(start, tmp_path):
+    cluster, warned = start(
+        """
+if attempt == 0:
+    place = folder / f"rank-{index}"
+    place.mkdir(exist_ok=True)
+    time.sleep(0.5 * index)
+    told = {"seconds": 130.0, "beats": 7, "is_stopped": index == 1}
+    (place / ".hung").write_text(json.dumps(told))
+    (place / ".hung").rename(place / "hung.json")
+    sys.exit(4)
+end("ok")
+"""
+    ), []  # fmt: skip
+    assert lead(tmp_path, warned=warned)["attempt"] == 1
+    assert "worker 1 of 2 hung: it did no step for 130 s" in warned[0]
+    assert is_clean(cluster)
+
+
+SILENT = """
+import os, sys, time
+from trainer.pulse import Pulse
+pulse = Pulse(__import__("pathlib").Path(sys.argv[1]))
+for _ in range(5):
+    time.sleep(0.02)
+    pulse.beat(0.02)
+os.kill(os.getpid(), int(sys.argv[2]))
+time.sleep(60)
+"""
+"""Five steps, and then none."""
+
+
+@pytest.mark.parametrize(
+    ("number", "is_stopped"), [(signal.SIGSTOP, True), (signal.SIGCONT, False)]
+)
+def test_a_process_that_hangs_ends_its_pod(tmp_path, monkeypatch, number, is_stopped):
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "LOST_SECONDS", 0.2)
+    monkeypatch.setenv(worker.INDEX, "1")
+    monkeypatch.setenv(worker.PROCESSES, "1")
+    place = worker.place_of(tmp_path, 1)
+    place.mkdir()
+    command = [sys.executable, "-c", SILENT, str(place), str(int(number))]
+    child = subprocess.Popen(command, cwd=ROOT)
+    assert worker._wait([child], tmp_path) == worker.HUNG_CODE
+    assert child.poll() is not None
+    told = json.loads((place / worker.HUNG).read_text())
+    assert (told["beats"], told["is_stopped"]) == (5, is_stopped)
+    assert told["seconds"] > 1.0
+
+
+def test_a_process_that_has_done_no_step_yet_may_wait_for_its_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "UNKNOWN_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.1)
+    monkeypatch.setenv(worker.INDEX, "0")
+    monkeypatch.setenv(worker.PROCESSES, "1")
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
+    assert worker._wait([child], tmp_path) == 0
+
+
 def test_an_object_that_the_server_refuses_is_told(start, tmp_path):
     cluster = start("end('ok')")
     cluster.refused = (422, {"message": "spec.template: Invalid value"})
@@ -246,7 +335,11 @@ def _job(tmp_path: Path, *, name: str, **training) -> Job:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_two_pods_train_as_one_process_also_when_one_is_killed(start, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(signal.SIGKILL, "died with exit code 137"), (signal.SIGSTOP, "worker 1 of 2 hung")],
+)
+def test_two_pods_train_as_one_process_also_when_one_is_lost(start, tmp_path, number, says):
     alone = supervisor.run(_job(tmp_path, name="alone"), tmp_path / "one", max_restarts=0)
     cluster = start()
     job = _job(tmp_path, name="shared")
@@ -258,19 +351,20 @@ def test_two_pods_train_as_one_process_also_when_one_is_killed(start, tmp_path):
     for name, value in environment.items():
         os.environ[name] = value
 
-    def kill():
+    def lose():
         while not any(one["event"] == "checkpoint" for one in journal.read(job.events)[0]):
             time.sleep(0.05)
-        # The training process of the second pod, as when its memory runs out.
+        # The training process of the second pod, as when its memory runs out, or as when it hangs.
         pod = cluster.pods[cluster.made[0]][1]
-        subprocess.run(["pkill", "-9", "-P", str(pod.pid)], check=True)
+        (child,) = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()
+        os.kill(int(child), number)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
+    loser = threading.Thread(target=lose)
+    loser.start()
     folder = tmp_path / "leader"
     children = supervisor.start(folder, module="kubeflow.leader")
     result = supervisor.run(job, folder, max_restarts=0)
-    killer.join()
+    loser.join()
     assert [one.wait(timeout=60) for one in children] == [0]
     assert len(cluster.made) == 2
     assert is_clean(cluster)
@@ -283,5 +377,7 @@ def test_two_pods_train_as_one_process_also_when_one_is_killed(start, tmp_path):
     assert not list((tmp_path / "gang").iterdir())
     told = journal.read(job.events)[0]
     assert {one["workers"] for one in told if one["event"] == "training_started"} == {2}
+    (warned,) = [one["message"] for one in told if one["event"] == "warning"]
+    assert says in warned
     log = (folder / supervisor.LOG).read_text()
     assert "[worker 0]" in log
