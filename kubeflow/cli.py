@@ -72,7 +72,7 @@ def submit(
         asked = submission.Asked(
             experiment=experiment or held.name,
             run_name=run_name or f"{held.name} {time.strftime('%Y-%m-%d %H:%M:%S')}",
-            values=submission.parameters(param or [], held),
+            values=submission.named(submission.parameters(param or [], held), run_name, held),
             service_account=service_account,
         )
         created = submission.create(server, held, asked)

@@ -111,16 +111,22 @@ def extras(config: PipelineConfig) -> Extras:
         *(Binding("data_files", node, "settings", ("files",)) for node in READ_FILES),
         Binding(DIGEST, "ExampleGen", "fingerprint", ("data", "content")),
         Binding(DIGEST, "Trainer", "fingerprint", ("data", "content")),
+        # What stands beside the model says what it was trained on.
+        Binding("data_files", "Pusher", "settings", ("settings", "data.files"), as_given=True),
     ]
     for name, (_, dotted) in TRAINING.items():
         bindings.append(Binding(name, "Trainer", "settings", tuple(dotted.split("."))))
         bindings.append(Binding(name, "Trainer", "fingerprint", ("settings", dotted)))
+        bindings.append(Binding(name, "Pusher", "settings", ("settings", dotted)))
     bindings.append(Binding("global_batch", "DataGate", "settings", ("global_batch",)))
+    bindings.append(Binding("run_name", "Evaluator", ""))
     flat = config.flat()
     return Extras(
         parameters=(
             Parameter("data_files", "files", list(_files(config))),
             *(Parameter(name, kind, flat[dotted]) for name, (kind, dotted) in TRAINING.items()),
+            # Of the run in MLflow; empty: KFP's id of the run.
+            Parameter("run_name", "str", ""),
         ),
         bindings=tuple(bindings),
         texts=_texts(config),

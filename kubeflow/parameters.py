@@ -30,12 +30,18 @@ def bound(spec: Mapping[str, Any], given: Mapping[str, Any], scratch: Path) -> d
     spec = copy.deepcopy(dict(spec))
     kinds = spec["kinds"]
     values = {name: cast(name, given[name], kinds[name]) for name in kinds}
-    for name, kind in kinds.items():
-        if kind == "files":
-            values[name] = data.local_files(values[name], scratch)
+    # Tasks after those that read the files take them for their cache key alone.
+    read = {one["name"] for one in spec["parameters"] if not one["as_given"]}
+    here = {
+        name: data.local_files(values[name], scratch)
+        for name in sorted(read)
+        if kinds[name] == "files"
+    }
     for one in spec["parameters"]:
+        given_value = values[one["name"]]
+        value = given_value if one["as_given"] else here.get(one["name"], given_value)
         if one["property"]:
-            _put(spec, one["property"], one["path"], values[one["name"]])
+            _put(spec, one["property"], one["path"], value)
     for place, text in spec["texts"].items():
         _write_text(spec, place, text, scratch)
     for place in spec["scratch"]:

@@ -97,6 +97,13 @@ def parameters(given: Sequence[str], package: Package) -> dict[str, Any]:
     return values
 
 
+def named(values: Mapping[str, Any], run_name: str, package: Package) -> dict[str, Any]:
+    """Return the values with the run's name among them, where the package asks for it."""
+    if run_name and "run_name" in package.kinds:
+        return {"run_name": run_name, **values}
+    return dict(values)
+
+
 def _value(name: str, text: str, kind: str) -> Any:
     """Return a parameter's value.
 

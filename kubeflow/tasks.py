@@ -7,9 +7,10 @@ from nothing but its own representation.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,14 +57,16 @@ class Binding:
     Attributes:
         parameter: its name.
         node: the node's id.
-        property: the node's execution property.
+        property: the node's execution property; empty: none, the step itself reads it.
         path: where in that property's JSON text; empty: the property itself.
+        as_given: whether ``files`` stay what they were named by.
     """
 
     parameter: str
     node: str
     property: str
     path: tuple[str, ...] = ()
+    as_given: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,44 @@ def tasks(pipeline: Any, extras: Extras) -> list[Task]:
     whole = _Whole(
         representation.pipeline_info.id, names, deployment, extras, _undeclared(nodes, names)
     )
-    return [_task(one, whole, bindings[one.node_info.id]) for one in nodes]
+    return keyed([_task(one, whole, bindings[one.node_info.id]) for one in nodes])
+
+
+def keyed(made: Iterable[Task]) -> list[Task]:
+    """Return tasks whose cache key holds all that the tasks before them were told.
+
+    KFP's own key holds a task's parameters, command, image and environment, but of the artifacts
+    that it reads nothing: another model, made by another training, would be the same hit. So each
+    cached task also takes the parameters of those before it, and a digest of their specifications.
+
+    Args:
+        made: each after those that it needs.
+    """
+    from components import fingerprint
+
+    done: dict[str, Task] = {}
+    for one in made:
+        before = [done[name] for name in dict.fromkeys((*_read(one), *one.after))]
+        if one.is_cached:
+            more = [name for up in before for name in up.parameters if name in _telling(up)]
+            told = {up.name: fingerprint.digest(up.spec) for up in before}
+            one = dataclasses.replace(
+                one,
+                parameters=tuple(dict.fromkeys((*one.parameters, *sorted(more)))),
+                spec={**one.spec, "before": told},
+            )
+        done[one.name] = one
+    return list(done.values())
+
+
+def _read(task: Task) -> list[str]:
+    return [name for name, _ in task.inputs.values()]
+
+
+def _telling(task: Task) -> set[str]:
+    """Return the parameters that change what a task, or one before it, makes."""
+    own = {one["name"]: one["property"] for one in task.spec["parameters"]}
+    return {name for name in task.parameters if own.get(name, "before")}
 
 
 def task_names(ids: list[str]) -> dict[str, str]:
@@ -252,7 +292,12 @@ def _task(node: Any, whole: _Whole, bindings: list[Binding]) -> Task:
         "outputs": outputs,
         "views": views,
         "parameters": [
-            {"name": it.parameter, "property": it.property, "path": list(it.path)}
+            {
+                "name": it.parameter,
+                "property": it.property,
+                "path": list(it.path),
+                "as_given": it.as_given,
+            }
             for it in bindings
         ],
         "texts": dict(whole.extras.texts.get(one, {})),

@@ -4,6 +4,10 @@ Each task follows its own journal with `components.tracking`, in a process of it
 both write to one run is a file beside the training's record: the tracking's specification and the
 first event of the journal, from which a session has its name.
 
+Where KFP took the training from its cache, that run stays as it is, and the Evaluator's task begins
+another. It alone is given the run's name: as a parameter of the Trainer, every new name would be a
+training.
+
 KFP 2.17 sets MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID and MLFLOW_RUN_ID in the pod: then runs go
 there, nested under that run. Otherwise they go where the configuration says. A server that is away
 costs nothing but the tracking.
@@ -31,6 +35,8 @@ SHARED = "tracking.json"
 END_SECONDS = 60.0
 """How long what is left may take to be stored."""
 URI, EXPERIMENT, PARENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"
+RUN, RUN_TAG, TRAINED_TAG = "HEADRACE_KFP_RUN", "headrace.kubeflow_run", "headrace.trained_in"
+NAME_TAG = "mlflow.runName"
 
 
 @contextlib.contextmanager
@@ -89,22 +95,13 @@ def _of_trainer(
     if not settings:
         return None
     journal.append(scratch / "events.jsonl", "run_started")
-    facts, run = spec["facts"], os.environ.get("HEADRACE_KFP_RUN", "")
     training = json.loads(settings)["training"]
-    tags = {"headrace.kubeflow_run": run} if run else {}
-    if parent := os.environ.get(PARENT, ""):
-        tags["mlflow.parentRunId"] = parent
     told = {
-        "tracking_uri": _address(spec),
-        "artifact_root": str(scratch / "mlruns"),
-        "experiment": facts.get("name") or spec["pipeline"],
-        "experiment_id": os.environ.get(EXPERIMENT, "") if os.environ.get(URI) else "",
-        "run_name": run or "kubeflow",
+        **_run_of_mlflow(spec, scratch),
         "params": {
-            **facts.get("settings", {}),
+            **spec["facts"].get("settings", {}),
             **{f"training.{name}": value for name, value in training.items()},
         },
-        "tags": tags,
         "fingerprint": fingerprint.digest(json.loads(property_text(spec, "fingerprint"))),
         # A task that is tried again goes on with the run of the one before.
         "resume": True,
@@ -114,19 +111,41 @@ def _of_trainer(
     return told
 
 
+def _run_of_mlflow(spec: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
+    """Return where a run of MLflow is made, and what it is called until it has a name."""
+    run, parent = os.environ.get(RUN, ""), os.environ.get(PARENT, "")
+    tags = {RUN_TAG: run, "mlflow.parentRunId": parent}
+    return {
+        "tracking_uri": _address(spec),
+        "artifact_root": str(scratch / "mlruns"),
+        "experiment": spec["facts"].get("name") or spec["pipeline"],
+        "experiment_id": os.environ.get(EXPERIMENT, "") if os.environ.get(URI) else "",
+        "run_name": run or "kubeflow",
+        "tags": {name: value for name, value in tags.items() if value},
+    }
+
+
 def _of_evaluator(
     spec: Mapping[str, Any], given: Mapping[str, Any], scratch: Path
 ) -> dict[str, Any] | None:
-    """Go on with the Trainer's session, also of another run that KFP took its result from."""
-    del spec
+    """Go on with the Trainer's session, or, where another run trained, begin one."""
     places = [Path(one["path"]) / SHARED for one in given.values() if isinstance(one, dict)]
     held = next((place for place in places if place.is_file()), None)
     if held is None:
         return None
     known = json.loads(held.read_text(encoding="utf-8"))
-    with open(scratch / "events.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(known["first"]) + "\n")
-    return known["spec"]
+    told, run = known["spec"], os.environ.get(RUN, "")
+    trained = told["tags"].get(RUN_TAG, run)
+    if run and trained != run:
+        journal.append(scratch / "events.jsonl", "run_started")
+        told = {**told, **_run_of_mlflow(spec, scratch)}
+        told["tags"][TRAINED_TAG] = trained
+    else:
+        with open(scratch / "events.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(known["first"]) + "\n")
+    if name := given.get("run_name"):
+        told = {**told, "tags": {**told["tags"], NAME_TAG: name}}
+    return told
 
 
 def _start(told: Mapping[str, Any], scratch: Path) -> subprocess.Popen[bytes]:

@@ -154,6 +154,13 @@ def test_a_task_is_cached_only_where_its_key_holds_what_the_data_files_hold(comp
 
 
 @pytest.mark.slow
+def test_a_runs_name_is_in_no_cache_key_but_the_evaluators(compiled):
+    found = compiled.documents[0].root.dag.tasks
+    told = {name for name, one in found.items() if "run_name" in one.inputs.parameters}
+    assert told == {"evaluator"}
+
+
+@pytest.mark.slow
 def test_gpus_memory_and_secrets_are_where_they_are_needed(compiled):
     spec, platform = yaml.safe_load_all(compiled.text)
     executors = spec["deploymentSpec"]["executors"]
@@ -183,8 +190,9 @@ def test_falsy_defaults_are_in_the_package_and_whole_numbers_are_whole(compiled)
     kinds = {name: one["parameterType"] for name, one in inputs["parameters"].items()}
     assert kinds == {
         "data_files": "LIST", "epochs": "NUMBER_INTEGER", "global_batch": "NUMBER_INTEGER",
-        "learning_rate": "NUMBER_DOUBLE",
+        "learning_rate": "NUMBER_DOUBLE", "run_name": "STRING",
     }  # fmt: skip
+    assert found["run_name"] == ""
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import sys
@@ -217,6 +218,16 @@ def test_an_address_that_is_none_is_refused(host):
 def test_a_parameter_is_read_as_the_package_has_it(package, text, value):
     ((found,),) = [list(submission.parameters([text], package).values())]
     assert (type(found), found) == (type(value), value)
+
+
+def test_a_runs_name_is_also_its_parameter_where_the_package_has_one(package):
+    kinds = {**package.kinds, "run_name": "STRING"}
+    asks = dataclasses.replace(package, kinds=kinds)
+    assert submission.named({"epochs": 4}, "larger", asks) == {"run_name": "larger", "epochs": 4}
+    # One that is given as a parameter counts.
+    assert submission.named({"run_name": "mine"}, "larger", asks) == {"run_name": "mine"}
+    assert submission.named({"epochs": 4}, "larger", package) == {"epochs": 4}
+    assert submission.named({}, "", asks) == {}
 
 
 @pytest.mark.parametrize(

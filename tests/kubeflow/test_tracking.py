@@ -49,10 +49,10 @@ def train(folder, what, scratch="trainer"):
         tracking.keep(what, given(folder), place)
 
 
-def evaluate(folder, what):
-    place = folder / "evaluator"
+def evaluate(folder, what, scratch="evaluator", **values):
+    place = folder / scratch
     place.mkdir()
-    with tracking.tracked(what, given(folder), place):
+    with tracking.tracked(what, {**given(folder), **values}, place):
         facts = {"metrics": {"accuracy": 0.9}, "baseline": {"accuracy": 0.4}, "blessed": True}
         journal.append(place / "events.jsonl", "metrics", **facts)
 
@@ -90,6 +90,34 @@ def test_the_run_is_nested_under_that_of_kfps_plugin(uri, tmp_path, monkeypatch)
     assert child.data.tags["mlflow.parentRunId"] == parent
     assert child.data.tags["headrace.kubeflow_run"] == "run-7"
     assert child.data.metrics["accuracy"] == 0.9
+
+
+def test_a_run_has_the_name_that_it_was_given(uri, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_KFP_RUN", "run-8")
+    train(tmp_path, spec("Trainer", uri, "named"))
+    (run,) = runs(uri, "named")
+    assert run.info.run_name == "run-8"
+    evaluate(tmp_path, spec("Evaluator", uri, "named"), run_name="larger batch {{x}} ü")
+    (run,) = runs(uri, "named")
+    assert run.info.run_name == "larger batch {{x}} ü"
+    assert run.data.metrics["accuracy"] == 0.9
+
+
+def test_a_run_whose_training_was_cached_leaves_the_one_that_trained_as_it_was(
+    uri, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HEADRACE_KFP_RUN", "run-1")
+    train(tmp_path, spec("Trainer", uri, "cached"))
+    evaluate(tmp_path, spec("Evaluator", uri, "cached"), run_name="first")
+    monkeypatch.setenv("HEADRACE_KFP_RUN", "run-2")
+    evaluate(tmp_path, spec("Evaluator", uri, "cached"), scratch="second", run_name="second")
+    found = {one.info.run_name: one for one in runs(uri, "cached")}
+    assert set(found) == {"first", "second"}
+    assert found["second"].data.tags["headrace.trained_in"] == "run-1"
+    assert found["second"].data.tags["headrace.kubeflow_run"] == "run-2"
+    assert found["second"].data.params["training.epochs"] == "3"
+    assert found["second"].data.metrics["accuracy"] == 0.9
+    assert "headrace.trained_in" not in found["first"].data.tags
 
 
 def test_a_training_that_failed_is_tracked_as_such_and_one_tried_again_goes_on(uri, tmp_path):
