@@ -95,10 +95,11 @@ def test_an_empty_machine_goes_on_from_there_to_the_very_weights_of_an_undisturb
     _assert_same(undisturbed, resumed)
     assert not _told(job, "warning")
     assert not _told(other, "warning")
-    # and there as here: the newest three, and the best
-    here = sorted(one.name for one in Path(other.checkpoints).glob("step-*"))
-    there = sorted({Path(one).parent.name for one in server.objects()})
-    assert there == here
+    # and there as here: three, the newest among them, and the best; a slow storage passes some over
+    there = {Path(one).parent.name for one in server.objects()}
+    best = f"step-{resumed.facts['best_step']:08d}"
+    assert {"step-00000030", best} <= there
+    assert len(there - {best}) <= job.checkpoint.keep
 
 
 def test_the_same_data_elsewhere_is_the_same_training_and_other_data_is_another(

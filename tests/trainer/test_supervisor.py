@@ -196,7 +196,7 @@ def test_a_silence_is_not_counted_while_the_supervisor_was_stopped_itself(
     now = 100.0
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
     Pulse(tmp_path).beat(1.0)
-    silence = supervisor._Silence()
+    silence = supervisor.Silence()
     now += 2.0
     assert not silence.is_too_long(tmp_path)
     now += 10_000.0  # Ctrl-Z, and fg hours later
