@@ -84,6 +84,8 @@ def plan(*, examples: str, statistics: str, schema: str, settings: dict[str, Any
         told = supervisor.run(job, at, max_restarts=0)["forecast"]
         if settings["purpose"] == "measure":
             told["measured"] = measure(job, told, at.parent, steps=settings["measured_steps"])
+        # What the levers are chosen by, and no field of a plan.
+        del told["is_gpu"]
         return told
 
 
@@ -115,9 +117,7 @@ def measure(
             found[row.name] = supervisor.run(
                 one, folder / f"measuring-{number}", max_restarts=0
             )["measured"]  # fmt: skip
-            entry |= found[row.name] | measuring.compared(
-                found[row.name], found.get(row.against) if row.against else None
-            )
+            entry |= found[row.name] | measuring.compared(found[row.name], found.get(row.against))
         except (SettingError, MemoryExceeded, WorkerLost, TrainingError) as error:
             # One that cannot be had here is a line of the table, and no end of it.
             entry["error"] = str(error)

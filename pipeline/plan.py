@@ -56,7 +56,6 @@ def plan(config: PipelineConfig, *, on_event: OnEvent, measured_steps: int = 0) 
 def _close(one: Run, code: int, *, started: float) -> dict[str, Any]:
     path = one.folder / FORECAST
     told = {**NOTHING, **(json.loads(path.read_text()) if path.is_file() else {})}
-    told.pop("is_gpu", None)
     refused = told.pop("error", None)
     error = run_end.error_line(one, code)
     if refused and not code:

@@ -10,6 +10,7 @@ from typing import Any
 from trainer import devices, planner
 from trainer.candidates import Candidates, of_workers
 from trainer.errors import MemoryExceeded, SettingError
+from trainer.measuring import PLAIN, TOGETHER
 from trainer.settings import Job, Techniques, TrainingSettings
 
 
@@ -77,12 +78,12 @@ def levers(settings: TrainingSettings, shape: planner.Shape) -> Iterator[tuple[s
     if shape.workers > 1:
         for level in ("optimizer", "gradients", "parameters"):
             changes[f"shard {level}"] = {"shard": level}
-    yield "plain", plain
+    yield PLAIN, plain
     together: dict[str, Any] = {}
     for name, change in changes.items():
         yield name, replace(plain, **change)
         together |= change
-    yield "all together", replace(plain, **together)
+    yield TOGETHER, replace(plain, **together)
 
 
 def _entry(

@@ -19,7 +19,8 @@ LOCAL_WORKERS = 2
 """Processes that ZeRO is measured with, where the configuration has one."""
 SAVES = 0.02
 """Share of a peak below which a difference is no saving: chunks of the allocator, not a lever."""
-LAST = "all together"
+PLAIN, TOGETHER = "plain", "all together"
+"""Names of the first and the last lever of a forecast."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ def rows(settings: TrainingSettings, forecast: Mapping[str, Any], *, steps: int)
     """
     known = {one["name"]: one["settings"] for one in forecast["levers"]}
     base = replace(settings, steps=steps, memory_limit="auto", max_restarts=0)
-    plain = _with(base, known.pop("plain"))
-    known.pop(LAST)
-    yield Row("plain", plain, "")
+    plain = _with(base, known.pop(PLAIN))
+    known.pop(TOGETHER)
+    yield Row(PLAIN, plain, "")
     half = "mixed_float16" if forecast["is_gpu"] else "mixed_bfloat16"
     levers = {name: _with(base, one) for name, one in known.items()}
     levers = {name: one for name, one in levers.items() if one != plain}
@@ -61,7 +62,7 @@ def rows(settings: TrainingSettings, forecast: Mapping[str, Any], *, steps: int)
     if forecast["is_gpu"] and settings.workers == 1:
         levers["offload cpu"] = replace(plain, offload="cpu")
     for name, one in levers.items():
-        yield Row(name, one, "plain")
+        yield Row(name, one, PLAIN)
     yield from _added_up(plain, levers)
     if settings.workers == 1:
         yield from _on_workers(plain)
@@ -92,8 +93,7 @@ def _on_workers(plain: TrainingSettings) -> Iterator[Row]:
         The rows, that without any first.
     """
     share = -(-plain.global_batch // LOCAL_WORKERS)
-    micro = share if plain.micro_batch == "auto" else min(plain.micro_batch, share)
-    several = replace(plain, workers=LOCAL_WORKERS, micro_batch=micro)
+    several = replace(plain, workers=LOCAL_WORKERS, micro_batch=min(int(plain.micro_batch), share))
     first = f"{LOCAL_WORKERS} workers"
     yield Row(first, several, "")
     for level in ("optimizer", "gradients", "parameters"):

@@ -108,7 +108,6 @@ def predict_peak(
     for term, sizes in state.items():
         for size in sizes:
             walk.take(size, term)
-    walk.forget_peak()
     for size in [*batch] * copies:
         walk.take(size, "inputs")
     for _ in range(STEPS):
@@ -243,11 +242,6 @@ class Walk:
             held, buffer.held = buffer.held, None
             self.asked[held.term] -= held.size
             self.allocator.give_back(held.chunk)
-
-    def forget_peak(self) -> None:
-        """Have the peak begin anew with what is held now."""
-        self.allocator.peak = self.allocator.in_use
-        self.peak = Counter()
 
     def _held(self, size: int, term: str) -> _Held:
         size = -(-size // UNIT) * UNIT

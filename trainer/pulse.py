@@ -50,6 +50,41 @@ class Pulse:
         self._memory[:] = FORM.pack(self.count, self.slowest_seconds if step_seconds else 0.0)
 
 
+class Silence:
+    """How long a worker has given no sign of life, by whoever looks at it now and then.
+
+    Attributes:
+        beats: signs that it gave.
+        seconds: since the last one, by the time that the onlooker was itself awake.
+    """
+
+    def __init__(self, look_seconds: float) -> None:
+        """Begin now.
+
+        Args:
+            look_seconds: between two looks.
+        """
+        self.beats = 0
+        self.seconds = 0.0
+        self._look_seconds = look_seconds
+        self._looked = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Tell whether it is time to look again."""
+        return time.monotonic() - self._looked >= self._look_seconds
+
+    def look(self, beats: int) -> None:
+        """Look at how many signs there are now."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        if beats != self.beats:
+            self.beats, self.seconds = beats, 0.0
+            return
+        # A longer gap between two looks is the onlooker's own: it was stopped, as by Ctrl-Z, and
+        # so were those that it looks at.
+        self.seconds += min(passed, 2 * self._look_seconds)
+
+
 def end_when_silent(
     one: Pulse, *, seconds: float = SILENT_SECONDS, look_seconds: float = LOOK_SECONDS
 ) -> None:
@@ -60,16 +95,12 @@ def end_when_silent(
     """
 
     def watch() -> None:
-        seen, silent = one.count, 0.0
-        while silent <= seconds:
-            looked = time.monotonic()
+        silence = Silence(look_seconds)
+        while silence.seconds <= seconds:
             time.sleep(look_seconds)
-            # A longer gap is this process's own: it was stopped.
-            silent += min(time.monotonic() - looked, 2 * look_seconds)
-            if one.count != seen:
-                seen, silent = one.count, 0.0
-        text = f"no step was done for {silent:.0f} s: another worker hangs, and so this one ends\n"
-        sys.stderr.write(text)
+            silence.look(one.count)
+        sys.stderr.write(f"no step was done for {silence.seconds:.0f} s: another worker hangs, ")
+        sys.stderr.write("and so this one ends\n")
         sys.stderr.flush()
         os._exit(4)
 

@@ -265,32 +265,18 @@ class _Worker:
             os.kill(self.pid, number)
 
 
-class Silence:
-    """How long a worker has given no sign of life.
-
-    Attributes:
-        beats: signs that it gave.
-        seconds: since the last one, by the time that this process was itself awake.
-    """
+class Silence(pulse.Silence):
+    """How long a worker of a folder has given no sign of life, and whether that is too long."""
 
     def __init__(self) -> None:
-        self.beats = 0
-        self.seconds = 0.0
-        self._looked = time.monotonic()
+        super().__init__(LOOK_SECONDS)
 
     def is_too_long(self, folder: Path) -> bool:
         """Look, now and then; tell whether the worker of the folder hangs."""
-        passed = time.monotonic() - self._looked
-        if passed < LOOK_SECONDS:
+        if not self.is_due():
             return False
-        self._looked += passed
         beats, slowest = pulse.read(folder)
-        if beats != self.beats:
-            self.beats, self.seconds = beats, 0.0
-            return False
-        # A gap between two looks is this process's own: it was stopped, as by Ctrl-Z, and so
-        # were they.
-        self.seconds += min(passed, 2 * LOOK_SECONDS)
+        self.look(beats)
         bound = max(SILENT_SECONDS, PATIENCE * slowest) if slowest else UNKNOWN_SECONDS
         return self.seconds > bound
 
