@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-LAYERS, WIDTH, HEADS, TOKENS, ROWS, VOCABULARY = 6, 256, 4, 256, 8, 257
+from shared import language
+
+LAYERS, WIDTH, HEADS, TOKENS, ROWS = 6, 256, 4, 256, 8
+VOCABULARY = language.VOCABULARY
 VARIANTS = ("ours", "keras", "torch", "products")
 PRODUCT = 2048
 """Rows and columns of the matrices that the processor's rate is measured with."""
@@ -41,49 +43,19 @@ def step_flops() -> float:
     return 3.0 * by_token * ROWS * TOKENS
 
 
-def drawn(rows: int):
-    import numpy as np
-
-    return np.random.default_rng(1).integers(0, VOCABULARY, (rows, TOKENS + 1)).astype(np.int32)
-
-
 def ours(threads: int) -> Train:
     import tensorflow as tf
 
-    from trainer.models import causal_lm
-    from trainer.settings import (
-        Features,
-        LabelFeature,
-        ModelSettings,
-        Techniques,
-        TextFeature,
-        TrainingSettings,
-    )
-    from trainer.state import TrainState
-    from trainer.step import make_step
-    from trainer.strategy import Replicas
-
     limit_threads(threads)
-    features = Features(
-        (), (), LabelFeature("text", "causal-lm", "string"), TextFeature("text", TOKENS)
-    )
-    techniques = Techniques(ROWS)
-    settings = TrainingSettings(global_batch=ROWS, learning_rate=1e-4)
-    shape = ModelSettings("causal-lm", layers=LAYERS, width=WIDTH, heads=HEADS, sequence=TOKENS)
-    built = causal_lm.build(shape, features, techniques, policy="float32", seed=1)
-    state = TrainState(built.model, settings, total_steps=10_000, policy="float32")
-    step = make_step(
-        state, built.sums, settings=settings, techniques=techniques, replicas=Replicas()
-    )
-    batch = {
-        "tokens": tf.constant(drawn(ROWS)),
-        "lengths": tf.fill([ROWS], TOKENS),
-        "weight": tf.ones([ROWS]),
-    }
+    made = language.trained(
+        layers=LAYERS, width=WIDTH, heads=HEADS, tokens=TOKENS, rows=ROWS,
+        techniques={"micro_batch": ROWS},
+    )  # fmt: skip
+    batch = language.batch_of(language.drawn(ROWS, TOKENS))
 
     def train(steps: int) -> object:
         for number in range(steps):
-            outcome = step.whole(batch, tf.constant(number))
+            outcome = made.step.whole(batch, tf.constant(number))
         return outcome.loss.numpy()
 
     return train
@@ -111,7 +83,7 @@ def keras(threads: int) -> Train:
     )
 
     def train(steps: int) -> object:
-        tokens = np.tile(drawn(ROWS), (steps, 1))
+        tokens = np.tile(language.drawn(ROWS, TOKENS), (steps, 1))
         return model.fit(
             tokens[:, :-1], tokens[:, 1:], batch_size=ROWS, epochs=1, shuffle=False, verbose=0
         )
@@ -155,7 +127,7 @@ def torch(threads: int) -> Train:
 
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    tokens = torch.from_numpy(drawn(ROWS)).long()
+    tokens = torch.from_numpy(language.drawn(ROWS, TOKENS)).long()
 
     def train(steps: int) -> object:
         for _ in range(steps):
@@ -202,16 +174,11 @@ def child(variant: str, threads: int) -> None:
     print(json.dumps({"ready": variant}), flush=True)
     for line in sys.stdin:
         steps = int(line)
-        wall, cpu = time.perf_counter(), processor_seconds()
+        wall, cpu = time.perf_counter(), language.processor_seconds()
         train(steps)
         took = {"wall": (time.perf_counter() - wall) / steps,
-                "cpu": (processor_seconds() - cpu) / steps}  # fmt: skip
+                "cpu": (language.processor_seconds() - cpu) / steps}  # fmt: skip
         print(json.dumps(took), flush=True)
-
-
-def processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def start(variant: str, threads: int) -> subprocess.Popen:

@@ -11,8 +11,6 @@ from pipeline.config import PipelineConfig
 
 BESIDE_BYTES = 2 * 2**30
 """TFX's own process beside the one that trains, which both import TensorFlow."""
-TENSORFLOW_BYTES = 2**30
-"""A training process before it holds a model."""
 ROOM = 1.25
 
 
@@ -43,6 +41,5 @@ def _process_bytes(result: dict[str, Any]) -> int | None:
     """Return what the training process held or would hold; None: the result does not say."""
     if measured := (result.get("training") or {}).get("process_memory_bytes"):
         return int(measured)
-    if planned := (result.get("choice") or {}).get("peak_bytes"):
-        return int(planned) + TENSORFLOW_BYTES
-    return None
+    planned = (result.get("choice") or {}).get("process_bytes")
+    return int(planned) if planned else None

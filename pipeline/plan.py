@@ -97,6 +97,7 @@ def lines_of(result: Mapping[str, Any]) -> list[str]:
         *said,
         f"plan: {settings(choice['settings'])}",
         f"      {size(choice['peak_bytes'])} at the peak: {terms}",
+        f"      the training process grows to about {size(choice['process_bytes'])}",
         *(
             f"passed over: {one['name']}: {size(one['peak_bytes'])} is above the limit"
             for one in result["passed_over"]

@@ -6,12 +6,15 @@ where variables take no memory; the one that is chosen is then built for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from trainer import devices, planner
 from trainer import strategy as replicated
@@ -83,7 +86,7 @@ class Candidates:
 
     def shape(self) -> planner.Shape:
         """Return what the planner must know about the model."""
-        with tf.Graph().as_default():
+        with _passing_graph():
             built = self._build(Techniques(1), None)
         kind = self.job.model.kind
         return planner.Shape(
@@ -104,7 +107,8 @@ class Candidates:
         return self.predicted[techniques]
 
     def _predict(self, techniques: Techniques) -> Prediction:
-        with tf.Graph().as_default():
+        with _passing_graph():
+            held = devices.current_bytes()
             # Tracing needs to know how many workers there are, and none of them.
             alone = Replicas(workers=replace(self.replicas.workers))
             made = self._make(techniques, alone)
@@ -115,10 +119,12 @@ class Candidates:
                 parts = [sums, made.step.finish.get_concrete_function(given)]
             else:
                 parts = [made.step.whole.get_concrete_function(*arguments)]
+            # A graph holds its constants; the one that is trained with will hold the same.
+            traced = max(0, devices.current_bytes() - held)
             batch = [tensor_bytes(one.shape, one.dtype) for one in arguments[0].values()]
             return predict_peak(
                 parts, batch, state=made.state.sizes(), copies=AHEAD + 2,
-                framework=self.framework_bytes,
+                framework=self.framework_bytes + traced,
             )  # fmt: skip
 
     def build(self, techniques: Techniques) -> Candidate:
@@ -182,6 +188,22 @@ class Candidates:
             name: tf.TensorSpec([rows, *value.shape[1:]], value.dtype, name=name)
             for name, value in self.batches.at(0).items()
         }
+
+
+@contextmanager
+def _passing_graph() -> Generator[None]:
+    """Trace into a graph that is gone afterwards.
+
+    TensorFlow registers each gradient that `tf.custom_gradient` wraps in a graph, by a name of its
+    own, and for good: its closure keeps the graph, and 256 bytes for each constant in it.
+    """
+    registered = ops.gradient_registry._registry
+    before = set(registered)
+    with tf.Graph().as_default():
+        yield
+    for name in registered.keys() - before:
+        del registered[name]
+    gc.collect()
 
 
 def _specs(tensors: Any) -> Any:

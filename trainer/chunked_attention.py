@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.attention import MASKED_SCORE, drop_scale
+from trainer.attention import MASKED_SCORE, drop_scale, sees_any
 from trainer.order import fresh_zeros, in_program_order
 
 SCORES = 2**20
@@ -135,25 +135,33 @@ def _joined(x: tf.Tensor, queries: int) -> tf.Tensor:
     return x[:, :, :queries]
 
 
-def _weights(
-    plan: _Plan, query: tf.Tensor, key: tf.Tensor, mask: tf.Tensor | None, first: tf.Tensor
-) -> tf.Tensor:
-    """Return softmax(query key^T), [B, H, block, S], float32 (float64 of float64).
+def _seen(plan: _Plan, mask: tf.Tensor | None, first: tf.Tensor, keys: int) -> tf.Tensor | None:
+    """Return which keys a block's queries see, broadcast to [B, H, block, S]; None: all.
 
     Args:
         plan: block and causal.
+        mask: of all queries.
+        first: number of the block's first query.
+        keys: S.
+    """
+    seen = _mask_of(plan, mask, first)
+    if plan.causal:
+        rows = first + tf.range(plan.block)
+        before = tf.range(keys)[None] <= rows[:, None]
+        seen = before if seen is None else tf.logical_and(before, seen)
+    return seen
+
+
+def _weights(query: tf.Tensor, key: tf.Tensor, seen: tf.Tensor | None) -> tf.Tensor:
+    """Return softmax(query key^T), [B, H, block, S], float32 (float64 of float64).
+
+    Args:
         query: [B, H, block, D].
         key: [B, H, S, D].
-        mask: broadcast to [B, H, block, S].
-        first: number of the block's first query.
+        seen: broadcast to [B, H, block, S]; None: all.
     """
     scores = tf.matmul(query, key, transpose_b=True)
     scores = scores if scores.dtype == tf.float64 else tf.cast(scores, tf.float32)
-    seen = mask
-    if plan.causal:
-        rows = first + tf.range(plan.block)
-        before = tf.range(key.shape[2])[None] <= rows[:, None]
-        seen = before if seen is None else tf.logical_and(before, seen)
     if seen is not None:
         scores = tf.where(seen, scores, tf.constant(MASKED_SCORE, scores.dtype))
     return tf.nn.softmax(scores)
@@ -190,7 +198,7 @@ def _forward(
     def one(index: tf.Tensor, out: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         first = start + index * plan.block
         asked = _block(plan, whole, index)
-        weights = _weights(plan, asked, key, _mask_of(plan, mask, first), first)
+        weights = _weights(asked, key, _seen(plan, mask, first, key.shape[2]))
         scale = _dropped(plan, tf.shape(weights), seed, first, weights.dtype)
         weights = weights if scale is None else weights * scale
         mixed = tf.matmul(tf.cast(weights, value.dtype), value)
@@ -253,10 +261,14 @@ def _panel_backward(
     def one(index: tf.Tensor, to_query: tf.Tensor, to_key: tf.Tensor, to_value: tf.Tensor) -> Any:
         first = start + index * plan.block
         asked, came, less = (_block(plan, one, index) for one in (whole, coming, taken))
-        weights = _weights(plan, asked, key, _mask_of(plan, mask, first), first)
+        seen = _seen(plan, mask, first, key.shape[2])
+        weights = _weights(asked, key, seen)
         scale = _dropped(plan, tf.shape(weights), seed, first, weights.dtype)
         used = tf.cast(weights if scale is None else weights * scale, value.dtype)
         to_value += tf.cast(tf.matmul(used, came, transpose_a=True), wide)
+        if mask is not None:
+            is_moved = sees_any(seen, wide)
+            came, less = came * tf.cast(is_moved, came.dtype), less * is_moved
         to_weights = tf.cast(tf.matmul(came, value, transpose_b=True), wide)
         to_weights = to_weights if scale is None else to_weights * scale
         to_scores = tf.cast((to_weights - less) * weights, query.dtype)

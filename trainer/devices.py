@@ -57,8 +57,17 @@ def _memory_info(device: str) -> dict[str, int]:
 
 def process_peak_bytes() -> int:
     """Return the greatest resident memory of this process so far (VmHWM of proc(5))."""
+    return _process_status("VmHWM")
+
+
+def process_bytes() -> int:
+    """Return the resident memory of this process now (VmRSS of proc(5))."""
+    return _process_status("VmRSS")
+
+
+def _process_status(name: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 

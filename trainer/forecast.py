@@ -13,6 +13,10 @@ from trainer.errors import MemoryExceeded, SettingError
 from trainer.measuring import PLAIN, TOGETHER
 from trainer.settings import Job, Techniques, TrainingSettings
 
+FIRST_STEP_BYTES = 110 * 2**20
+"""What running a step for the first time adds to a process: kernels, executors, stacks of threads
+(`bench/planner.py`: 97 to 145 MiB)."""
+
 
 def forecast(candidates: Candidates) -> dict[str, Any]:
     """Return the plan, the peak of each lever alone, and what was passed over.
@@ -21,7 +25,7 @@ def forecast(candidates: Candidates) -> dict[str, Any]:
         candidates: of the job; nothing of them is run.
     Returns: JSON values: ``limit_bytes``, ``choice`` (None where nothing fits, then ``error``),
         ``levers`` and ``passed_over``; each entry has ``settings``, ``peak_bytes``, ``terms``,
-        ``relative_time`` (1 is the fastest) and ``fits``.
+        ``relative_time`` (1 is the fastest) and ``fits``, the choice ``process_bytes`` too.
     """
     settings, shape = candidates.job.training, candidates.shape()
     share = 1 if devices.gpus() else shape.workers
@@ -37,7 +41,9 @@ def forecast(candidates: Candidates) -> dict[str, Any]:
     }
     try:
         plan = planner.plan(settings, shape, predict=candidates.predict, free_bytes=lambda: limit)
-        told["choice"] = _entry("plan", plan.techniques, candidates, shape, limit)
+        told["choice"] = _entry("plan", plan.techniques, candidates, shape, limit) | {
+            "process_bytes": process_bytes(candidates, plan)
+        }
         told["passed_over"] = [
             _entry(planner.describe(one.techniques), one.techniques, candidates, shape, limit)
             for one in plan.tried
@@ -51,6 +57,15 @@ def forecast(candidates: Candidates) -> dict[str, Any]:
         for name, one in levers(settings, shape)
     ]  # fmt: skip
     return told
+
+
+def process_bytes(candidates: Candidates, plan: planner.Plan) -> int:
+    """Return the resident memory that a process will reach which has planned, and now trains so.
+
+    On a GPU the plan's peak is not part of it.
+    """
+    peak = 0 if devices.gpus() else plan.prediction.total_bytes - candidates.framework_bytes
+    return devices.process_bytes() + peak + FIRST_STEP_BYTES
 
 
 def levers(settings: TrainingSettings, shape: planner.Shape) -> Iterator[tuple[str, Techniques]]:

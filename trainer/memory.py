@@ -108,6 +108,7 @@ def predict_peak(
     for term, sizes in state.items():
         for size in sizes:
             walk.take(size, term)
+            walk.take(UNIT, term)  # the variable's handle
     for size in [*batch] * copies:
         walk.take(size, "inputs")
     for _ in range(STEPS):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
+import measured
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -84,11 +80,6 @@ def test_dropped_units_and_only_they_have_no_gradient() -> None:
 
 @pytest.mark.slow
 def test_recomputation_saves_measured_memory() -> None:
-    # A process of its own: the allocator counts only when told so before TensorFlow starts.
-    told = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    child = subprocess.run(
-        [sys.executable, "-c", MEASURE], env=told, capture_output=True, text=True, check=True
-    )
-    peak = json.loads(child.stdout.splitlines()[-1])
+    peak = measured.in_child(MEASURE)
     # Eight blocks: the activations of one, and the inputs of each, instead of those of eight.
     assert peak["recomputed"] < 0.4 * peak["plain"], peak
