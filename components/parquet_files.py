@@ -21,7 +21,8 @@ Range = tuple[int, int]
 def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+    # Names are decoded when the footer is read: damaged ones may be no UTF-8.
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise DataFileError(
             f"the file is no Parquet that can be read ({str(error).splitlines()[0]})",
             where=str(path),

@@ -16,11 +16,13 @@ from trainer.order import fresh_zeros, in_program_order
 
 LOGITS = 2**20
 """Logits of a chunk: 4 MiB in float32."""
+FILLS = 512
+"""Tokens of a chunk at least: each one adds to the kernel's gradient, which is a pass over it."""
 
 
 def pick_chunk(vocabulary: int) -> int:
     """Return how many tokens to take at once, for V logits each."""
-    return max(64, LOGITS // vocabulary // 64 * 64)
+    return max(FILLS, LOGITS // vocabulary // 64 * 64)
 
 
 def plain_token_loss_sum(
@@ -93,7 +95,7 @@ def token_stats(
             right + tf.reduce_sum(hits * weight),
         )
 
-    take, steps = _slices(hidden, labels, weights, chunk)
+    take, steps, _ = _slices(hidden, labels, weights, chunk)
     _, loss, right = tf.while_loop(
         lambda index, *_: index < steps, in_program_order(one),
         (tf.constant(0), tf.constant(0.0), tf.constant(0.0)), parallel_iterations=1,
@@ -105,8 +107,7 @@ def _with_gradients(
     hidden: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, chunk: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the loss sum and its gradients: of hidden in its dtype, of the kernel in float32."""
-    take, steps = _slices(hidden, labels, weights, chunk)
-    size = min(chunk, hidden.shape[0])
+    take, steps, size = _slices(hidden, labels, weights, chunk)
 
     def one(index: tf.Tensor, loss: tf.Tensor, to_hidden: tf.Tensor, to_kernel: tf.Tensor) -> Any:
         rows, label, weight = take(index)
@@ -128,17 +129,20 @@ def _with_gradients(
     _, loss, to_hidden, to_kernel = tf.while_loop(
         lambda index, *_: index < steps, in_program_order(one), start, parallel_iterations=1
     )
-    flat = tf.reshape(to_hidden, [steps * size, hidden.shape[1]])
-    return loss, flat[: hidden.shape[0]], to_kernel
+    flat, tokens = tf.reshape(to_hidden, [steps * size, hidden.shape[1]]), hidden.shape[0]
+    return loss, flat if flat.shape[0] == tokens else flat[:tokens], to_kernel
 
 
 def _slices(
     hidden: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, chunk: int
-) -> tuple[Any, int]:
-    """Return the function from a chunk's index to its rows, labels and weights; and how many."""
+) -> tuple[Any, int, int]:
+    """Return what gives a chunk's rows, labels and weights by its index; how many; of what size.
+
+    The chunks are as equal as can be, so that seldom is anything to be filled up.
+    """
     tokens = hidden.shape[0]
-    size = min(chunk, tokens)
-    steps = -(-tokens // size)
+    steps = -(-tokens // chunk)
+    size = -(-tokens // steps)
     missing = steps * size - tokens
     if missing:
         hidden = tf.pad(hidden, [[0, missing], [0, 0]])
@@ -152,4 +156,4 @@ def _slices(
             tf.slice(weights, [start], [size]),
         )
 
-    return take, steps
+    return take, steps, size

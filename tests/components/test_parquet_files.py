@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components import readers
+from components import parquet_files, readers
 from trainer.errors import DataFileError
 
 NULLS = ("", "NA", "NaN", "null")
@@ -123,3 +123,11 @@ def test_a_damaged_file_is_read_whole_or_refused_by_name(tmp_path):
             places.append(error.where)
     assert len(places) >= 30
     assert all(where.startswith(str(path)) for where in places)
+
+
+def test_a_column_name_that_is_no_text_is_one_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"departure": [1, 2]}), path)
+    path.write_bytes(path.read_bytes().replace(b"departure", b"\xf8eparture"))
+    with pytest.raises(DataFileError, match="no Parquet that can be read"):
+        parquet_files.header(path)

@@ -259,7 +259,7 @@ def flights_examples(tmp_path_factory) -> str:
     return str(folder / "examples")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_statistics_of_all_flights_are_those_of_generate_statistics_and_exact(
     flights_examples, tmp_path
 ) -> None:

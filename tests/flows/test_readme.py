@@ -42,7 +42,11 @@ def test_both_commands_of_make_are_its_targets():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [one for one in commands() if " ui " not in one])
+@pytest.mark.parametrize("command", [
+    pytest.param(one, marks=pytest.mark.long if "--measure" in one else ())
+    for one in commands()
+    if " ui " not in one
+])  # fmt: skip
 def test_a_command_of_the_readme_does_what_it_says(command, project):
     assert project.first.code == 0
     _, *arguments = command.split()

@@ -92,6 +92,7 @@ def _count(job: Job) -> int:
     return sum(one["event"] == "train_step" for one in journal.read(job.events)[0])
 
 
+@pytest.mark.long
 def test_killed_at_ten_random_moments_it_ends_with_the_same_weights(
     zygote: Zygote, tmp_path: Path, make_job: Any
 ) -> None:
@@ -161,6 +162,7 @@ os.kill({waiting.pid}, 9)
     assert again["history"] == result["history"]
 
 
+@pytest.mark.long
 def test_three_workers_end_as_one_also_when_one_of_them_is_killed(
     tmp_path: Path, make_job: Any
 ) -> None:
