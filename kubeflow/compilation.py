@@ -99,6 +99,13 @@ def _settings(node: Node, config: PipelineConfig) -> dict[str, Any]:
         settings["models"] = f"{shared}/models" if shared else ""
     if node.id == "Pusher":
         settings["destination"] = f"{shared}/models" if shared else "models"
+        # Where and with how many cores tasks run says nothing of a model: with it, each change of
+        # that would push the same model again.
+        settings["settings"] = {
+            name: value
+            for name, value in settings["settings"].items()
+            if not name.startswith("kubeflow.")
+        }
     if node.id == "SchemaGen" and config.schema_path:
         settings["schema"] = "schema.pbtxt"
     return settings
