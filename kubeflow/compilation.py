@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components import fingerprint
 from kubeflow import checks, gang_objects, memory, package, tasks
 from kubeflow.gang_objects import Gang
 from kubeflow.placement import LIGHT_MEMORY, Placement
@@ -100,6 +99,13 @@ def _settings(node: Node, config: PipelineConfig) -> dict[str, Any]:
         settings["models"] = f"{shared}/models" if shared else ""
     if node.id == "Pusher":
         settings["destination"] = f"{shared}/models" if shared else "models"
+        # Where and with how many cores tasks run says nothing of a model: with it, each change of
+        # that would push the same model again.
+        settings["settings"] = {
+            name: value
+            for name, value in settings["settings"].items()
+            if not name.startswith("kubeflow.")
+        }
     if node.id == "SchemaGen" and config.schema_path:
         settings["schema"] = "schema.pbtxt"
     return settings
@@ -164,20 +170,22 @@ def _texts(config: PipelineConfig) -> dict[str, dict[str, str]]:
     return texts
 
 
-def _facts(config: PipelineConfig) -> dict[str, Any]:
-    """Return what tasks are told for tracking and reports; passwords are not in it."""
+def _facts(config: PipelineConfig) -> dict[str, dict[str, Any]]:
+    """Return what tasks are told for tracking and reports, by node; passwords are not in it.
+
+    The settings go to the Evaluator, which is the last to tell MLflow: with all of them, no task
+    before it would be found in the cache once one has changed.
+    """
     flat = config.flat()
     hidden = ("kubeflow.", "root", "data.files", "training.epochs", "training.learning_rate",
               "training.global_batch")  # fmt: skip
     settings = {name: value for name, value in flat.items() if not name.startswith(hidden)}
+    columns = {"label": config.data.label, "ignored": list(config.data.ignore)}
     return {
-        "name": config.name,
-        "label": config.data.label,
-        "ignored": list(config.data.ignore),
-        "tracking_uri": flat["tracking.uri"],
-        "pipeline_root": config.kubeflow.pipeline_root,
-        "settings": settings,
-        "digest": fingerprint.digest(settings),
+        "ExampleValidator": columns,
+        "DataGate": columns,
+        "Trainer": {"tracking_uri": flat["tracking.uri"]},
+        "Evaluator": {"tracking_uri": flat["tracking.uri"], "settings": settings},
     }
 
 

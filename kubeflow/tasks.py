@@ -81,7 +81,8 @@ class Extras:
         digest_of: the parameter whose files' content is a parameter of its own, `DIGEST`;
             empty: none is.
         cached: nodes whose cache key holds that digest, or what was made with it.
-        facts: what every task is told.
+        facts: what a node's task is told beside its node, by node. It is part of the cache key, so
+            a task is told of no setting that what it makes does not depend on.
     """
 
     parameters: tuple[Parameter, ...] = ()
@@ -90,7 +91,7 @@ class Extras:
     scratch: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     digest_of: str = ""
     cached: frozenset[str] = frozenset()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 DIGEST = "data_digest"
@@ -302,7 +303,7 @@ def _task(node: Any, whole: _Whole, bindings: list[Binding]) -> Task:
         ],
         "texts": dict(whole.extras.texts.get(one, {})),
         "scratch": list(whole.extras.scratch.get(one, ())),
-        "facts": dict(whole.extras.facts),
+        "facts": dict(whole.extras.facts.get(one, {})),
     }
     return Task(
         id=one,

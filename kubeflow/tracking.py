@@ -91,18 +91,15 @@ def _of_trainer(
     spec: Mapping[str, Any], given: Mapping[str, Any], scratch: Path
 ) -> dict[str, Any] | None:
     del given
-    settings = property_text(spec, "settings")
-    if not settings:
+    whole = property_text(spec, "fingerprint")
+    if not whole:
         return None
     journal.append(scratch / "events.jsonl", "run_started")
-    training = json.loads(settings)["training"]
     told = {
         **_run_of_mlflow(spec, scratch),
-        "params": {
-            **spec["facts"].get("settings", {}),
-            **{f"training.{name}": value for name, value in training.items()},
-        },
-        "fingerprint": fingerprint.digest(json.loads(property_text(spec, "fingerprint"))),
+        # What the training depends on; the Evaluator's task adds the other settings.
+        "params": json.loads(whole)["settings"],
+        "fingerprint": fingerprint.of_state(json.loads(whole)),
         # A task that is tried again goes on with the run of the one before.
         "resume": True,
     }
@@ -118,7 +115,7 @@ def _run_of_mlflow(spec: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
     return {
         "tracking_uri": _address(spec),
         "artifact_root": str(scratch / "mlruns"),
-        "experiment": spec["facts"].get("name") or spec["pipeline"],
+        "experiment": spec["pipeline"],
         "experiment_id": os.environ.get(EXPERIMENT, "") if os.environ.get(URI) else "",
         "run_name": run or "kubeflow",
         "tags": {name: value for name, value in tags.items() if value},
@@ -135,6 +132,7 @@ def _of_evaluator(
         return None
     known = json.loads(held.read_text(encoding="utf-8"))
     told, run = known["spec"], os.environ.get(RUN, "")
+    told = {**told, "params": {**spec["facts"].get("settings", {}), **told["params"]}}
     trained = told["tags"].get(RUN_TAG, run)
     if run and trained != run:
         journal.append(scratch / "events.jsonl", "run_started")

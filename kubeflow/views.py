@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kubeflow.parameters import property_text
+
 MOST_CLASSES = 50
 """A confusion matrix of more is not shown."""
 CURVE_POINTS = 100
@@ -57,11 +59,11 @@ def _report(spec: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> No
     splits = {one.parent.name.removeprefix("Split-"): one for one in found}
     verdict = places.get("verdict")
     anomalies = _json(verdict / "anomalies.json") if verdict else []
-    facts = spec["facts"]
+    facts, own = spec["facts"], property_text(spec, "fingerprint")
     schema = places.get("schema")
     report.write_report(
         path,
-        title=facts.get("name", spec["pipeline"]),
+        title=spec["pipeline"],
         statistics=splits,
         anomalies=anomalies or [],
         schema=schema / "schema.pbtxt" if schema else None,
@@ -70,7 +72,7 @@ def _report(spec: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> No
         history=[],
         metrics={},
         baseline={},
-        facts={"status": "succeeded", "settings": facts.get("settings", {})},
+        facts={"status": "succeeded", "settings": json.loads(own)["settings"] if own else {}},
     )
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import kfp_package
 import kfp_servers
 import pytest
 import yaml
@@ -123,6 +125,21 @@ def test_the_package_is_what_kfp_reads_and_the_same_each_time(compiled):
     assert len(compiled.text) <= 200_000
     # The address of MLflow with its password stands in the configuration.
     assert "planted" not in compiled.text
+
+
+GOLDEN = Path(__file__).with_name("package.golden.yaml")
+
+
+@pytest.mark.slow
+def test_the_package_is_the_one_that_was_reviewed(compiled, tmp_path):
+    made = kfp_package.readable(compiled.text)
+    (tmp_path / "package.yaml").write_text(made)
+    held = GOLDEN.read_text(encoding="utf-8")
+    changes = difflib.unified_diff(
+        held.splitlines(), made.splitlines(), "reviewed", "compiled", n=1, lineterm=""
+    )
+    told = f"when this is meant: cp {tmp_path / 'package.yaml'} {GOLDEN}"
+    assert made == held, "\n".join([*changes, told])
 
 
 @pytest.mark.slow

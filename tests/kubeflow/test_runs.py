@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,11 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a task's disk is /s3, which root alone can make"),
 ]
 CONFIG = """
-name = "penguins"
+name = "flights"
 [data]
-files = "penguins.csv"
-label = "species"
+files = "flights.csv"
+label = "late"
+ignore = ["arr_delay", "dep_delay", "dep_time", "arr_time", "air_time", "year", "time_hour"]
 [model]
 layers = 1
 width = 8
@@ -34,6 +36,8 @@ heads = 2
 [training]
 epochs = 2
 global_batch = 32
+[checkpoint]
+every_steps = 5
 [kubeflow]
 image = "registry.example/headrace:1"
 """
@@ -80,20 +84,24 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory, penguins_file):
+def ran(tmp_path_factory, flights_1000_rows):
     import boto3
     from moto.server import ThreadedMotoServer
 
-    folder = tmp_path_factory.mktemp("penguins")
+    folder = tmp_path_factory.mktemp("flights")
     (folder / "pipeline.toml").write_text(CONFIG)
-    (folder / "penguins.csv").write_bytes(penguins_file.read_bytes())
-    with open(penguins_file, encoding="utf-8", newline="") as file:
+    (folder / "flights.csv").write_bytes(flights_1000_rows.read_bytes())
+    with open(flights_1000_rows, encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
-    place = header.index("species")
+    place = header.index("late")
     with open(folder / "bad.csv", "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([header, *(one for one in rows if one[place] == "Adelie")])
-    compiled = commands.headrace("kubeflow", "compile", cwd=folder)
-    assert compiled.code == 0, compiled.err
+        csv.writer(file).writerows([header, *(one for one in rows if one[place] == "0")])
+    for out, *sets in (
+        ("package.yaml",),
+        ("remote.yaml", "--set", f"checkpoint.remote=s3://{BUCKET}/checkpoints"),
+    ):
+        compiled = commands.headrace("kubeflow", "compile", "--out", out, *sets, cwd=folder)
+        assert compiled.code == 0, compiled.err
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
@@ -107,17 +115,17 @@ def ran(tmp_path_factory, penguins_file):
             aws_access_key_id="planted-key", aws_secret_access_key="planted-secret",
         )  # fmt: skip
         store.create_bucket(Bucket=BUCKET)
-        store.upload_file(str(folder / "penguins.csv"), BUCKET, "data/penguins.csv")
+        store.upload_file(str(folder / "flights.csv"), BUCKET, "data/flights.csv")
         launcher = kfp_launcher.Launcher(
-            folder / "package.yaml", f"s3://{BUCKET}/runs", store, environment, _kill_first_push
+            folder / "remote.yaml", f"s3://{BUCKET}/runs", store, environment, _kill_first(store)
         )
         with ThreadPoolExecutor() as pool:
             local = pool.submit(_kfp_local, folder)
             said = commands.headrace("run", "--json", cwd=folder)
             assert said.code == 0, said.err
-            launcher.run(data_files=[f"s3://{BUCKET}/data/penguins.csv"])
+            launcher.run(data_files=[f"s3://{BUCKET}/data/flights.csv"])
             log = local.result()
-        yield Ran(folder / "runs" / "penguins", folder / "local", log, launcher, store)
+        yield Ran(folder / "runs" / "flights", folder / "local", log, launcher, store)
     finally:
         server.stop()
 
@@ -130,10 +138,22 @@ def _kfp_local(folder):
     return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
 
 
-def _kill_first_push(task, attempt, process):
-    """As when its machine is gone: the task is tried again."""
-    if task == "pusher" and attempt == 0:
+def _kill_first(store):
+    """As when a machine is gone: the push at once, the training once a checkpoint is stored."""
+
+    def has_checkpoint():
+        held = store.list_objects_v2(Bucket=BUCKET, Prefix="checkpoints/").get("Contents", [])
+        # It is written last.
+        return any(one["Key"].endswith("/manifest.json") for one in held)
+
+    def kill(task, attempt, process):
+        if attempt or task not in {"pusher", "trainer"}:
+            return
+        while task == "trainer" and process.poll() is None and not has_checkpoint():
+            time.sleep(0.02)
         os.killpg(process.pid, 9)
+
+    return kill
 
 
 def stored(ran, suffix):
@@ -176,7 +196,7 @@ def test_what_is_made_is_the_same_byte_for_byte(ran, name):
 def test_refused_data_ends_at_the_gate_with_the_reason(ran):
     assert "REFUSED" in ran.log, ran.log[-3000:]
     bad = ran.log[ran.log.index("bad.csv") :] if "bad.csv" in ran.log else ran.log
-    assert re.search(r"DataGate: .*species", bad), bad[-3000:]
+    assert re.search(r"DataGate: .*late", bad), bad[-3000:]
     assert list((ran.local / "bad").glob("*/data-gate"))
     assert not list((ran.local / "bad").glob("*/trainer*"))
     # Its last line is the task's reason, and no traceback stands beside it.
@@ -184,13 +204,22 @@ def test_refused_data_ends_at_the_gate_with_the_reason(ran):
 
 
 def test_a_task_that_was_killed_is_tried_again_with_the_same_outputs(ran):
-    assert ran.stored.ran.count("pusher") == 2
+    assert [ran.stored.ran.count(one) for one in ("trainer", "pusher")] == [2, 2]
     assert set(ran.stored.ran) == {
         "data-digest", "example-gen", "statistics-gen", "schema-gen", "example-validator",
         "data-gate", "trainer", "evaluator", "pusher",
     }  # fmt: skip
     # The model is in the bucket once, though the task ran twice.
     assert stored(ran, r"pusher/.*saved_model\.pb") == stored(ran, r"trainer/.*saved_model\.pb")
+
+
+def test_a_training_that_was_killed_goes_on_from_its_checkpoint_in_the_bucket(ran):
+    # With the weights of the run that was not killed, as above.
+    told = json.loads(stored(ran, r"trainer/.*model_run/result\.json$"))
+    assert told["training"]["resumed_from_step"] >= 5
+    assert json.loads(alone(ran.run, "Trainer/model_run/*/result.json"))["training"][
+        "resumed_from_step"
+    ] == 0  # fmt: skip
 
 
 def test_kfp_is_told_what_its_dashboard_shows(ran):
@@ -200,18 +229,18 @@ def test_kfp_is_told_what_its_dashboard_shows(ran):
     assert numbers["accuracy"] == right["metrics"]["accuracy"]
     matrix = made["evaluator"]["artifacts"]["view_classification"]["metadata"]["confusionMatrix"]
     assert sum(sum(one["row"]) for one in matrix["rows"]) == len(
-        (ran.run.parents[1] / "penguins.csv").read_text().splitlines()
+        (ran.run.parents[1] / "flights.csv").read_text().splitlines()
     ) - 1 - _train_rows(ran)
     page = stored(ran, r"example-validator/.*view_report").decode()
     assert page.startswith("<!doctype html>")
-    assert "bill_length_mm" in page
+    assert "distance" in page
 
 
 def test_the_two_tasks_that_know_numbers_have_told_mlflow(ran):
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=ran.stored.environment["MLFLOW_TRACKING_URI"])
-    found = client.get_experiment_by_name("penguins")
+    found = client.get_experiment_by_name("flights")
     (run,) = client.search_runs([found.experiment_id])
     right = json.loads(alone(ran.run, "Evaluator/evaluation/*/evaluation.json"))
     assert run.info.status == "FINISHED"

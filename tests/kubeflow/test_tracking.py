@@ -21,16 +21,18 @@ def uri(tmp_path_factory):
     return made
 
 
-def spec(node, uri="", name="penguins"):
-    settings = {"training": {"epochs": 3, "learning_rate": 0.5}}
-    parameters = {
-        name: {"field_value": {"string_value": json.dumps(value)}}
-        for name, value in {"settings": settings, "fingerprint": {"data": "x"}}.items()
+def spec(node, uri="", name="penguins", workers=1):
+    settings = {"training.epochs": 3, "training.learning_rate": 0.5, "training.workers": workers}
+    whole = json.dumps({"data": {"content": "x"}, "settings": settings})
+    parameters = {"fingerprint": {"field_value": {"string_value": whole}}}
+    facts = {
+        "Trainer": {"tracking_uri": uri},
+        "Evaluator": {"tracking_uri": uri, "settings": {"evaluation.margin": 0.25}},
     }
     return {
         "id": node,
-        "pipeline": "penguins",
-        "facts": {"name": name, "tracking_uri": uri, "settings": {"model.width": 8}},
+        "pipeline": name,
+        "facts": facts.get(node, {}),
         "node": {"parameters": {"parameters": parameters if node == "Trainer" else {}}},
     }
 
@@ -71,7 +73,10 @@ def test_two_tasks_write_one_run_where_the_configuration_says(uri, tmp_path):
     assert run.info.status == "FINISHED"
     assert run.data.metrics["train/loss"] == 0.75
     assert (run.data.metrics["accuracy"], run.data.metrics["baseline/accuracy"]) == (0.9, 0.4)
-    assert (run.data.params["model.width"], run.data.params["training.epochs"]) == ("8", "3")
+    assert run.data.params == {
+        "training.epochs": "3", "training.learning_rate": "0.5", "training.workers": "1",
+        "evaluation.margin": "0.25",
+    }  # fmt: skip
 
 
 def test_the_run_is_nested_under_that_of_kfps_plugin(uri, tmp_path, monkeypatch):
@@ -132,7 +137,8 @@ def test_a_training_that_failed_is_tracked_as_such_and_one_tried_again_goes_on(u
     (run,) = runs(uri, "failed")
     assert run.info.status == "FAILED"
     assert "not finite" in json.dumps(run.data.tags)
-    train(tmp_path, what, scratch="second")
+    # On any number of workers it is the same training, whose checkpoint it goes on from.
+    train(tmp_path, spec("Trainer", uri, "failed", workers=2), scratch="second")
     (run,) = runs(uri, "failed")
     assert run.info.status == "FINISHED"
 
