@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import column_types, example_files, readers, served
+from components import column_types, example_files, image_files, readers, served
 from trainer.errors import DataFileError, InputError
 
 BATCH_ROWS = 1024
@@ -110,9 +110,24 @@ def _values(column: Mapping[str, Any], rows: pa.RecordBatch, errors: list[str]) 
     if at < 0:
         return served.missing(column, rows.num_rows)
     values = rows.column(at)
+    if column["kind"] == "image":
+        return _images(column, values, errors)
     if column["kind"] == "string" or not pa.types.is_string(values.type):
         return served.plain(column, values)
     return _numbers(column["column"], values.to_pylist(), errors)
+
+
+def _images(column: Mapping[str, Any], values: pa.Array, errors: list[str]) -> np.ndarray:
+    """Return encoded images; a row with none, or one that cannot be decoded, gets an error."""
+    name, found = column["column"], served.missing(column, len(values))
+    is_bytes = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    for at, value in enumerate(values.to_pylist()):
+        what = image_files.problem(value if is_bytes else b"")
+        if what:
+            errors[at] = errors[at] or f"column {name} {what}"
+        else:
+            found[at] = value
+    return found
 
 
 def _numbers(name: str, texts: list[str | None], errors: list[str]) -> np.ndarray:

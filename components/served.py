@@ -118,6 +118,8 @@ def load(folder: Path) -> Served:
 
 def missing(column: Mapping[str, Any], rows: int) -> np.ndarray:
     """Return a column that is missing in all rows, as the model takes it."""
+    if column["kind"] == "image":
+        return np.full(rows, b"", object)
     if column["kind"] == "string":
         return np.full(rows, NO_TEXT, object)
     return np.full(rows, np.nan)
@@ -132,6 +134,8 @@ def plain(column: Mapping[str, Any], values: pa.Array) -> np.ndarray:
     """
     if pa.types.is_null(values.type):
         return missing(column, len(values))
+    if column["kind"] == "image":
+        return np.array(pc.fill_null(values.cast(pa.large_binary()), b"").to_pylist(), object)
     if column["kind"] == "string":
         texts = values if _is_bytes(values.type) else values.cast(pa.string()).cast(pa.binary())
         return np.array(pc.fill_null(texts, NO_TEXT).to_pylist(), object)
