@@ -237,7 +237,7 @@ def _foreseen(config: PipelineConfig, heads: Heads | None) -> Iterator[Finding]:
     from components import foresight, text_choice, verdict
     from pipeline import definition
 
-    if heads is None:
+    if heads is None or any(_image_classes(config, heads)):
         return
     (gate,) = [node for node in definition.NODES if node.id == "DataGate"]
     settings = gate.settings(config, [str(one) for one in heads.names])
