@@ -72,6 +72,8 @@ def predict(
         nulls = settings.get("data.null_values", list(column_types.DEFAULT_NULLS))
         _few_arenas()
         rows, answer = _looked_at(data, described, nulls, folder)
+        # What was held while the types of the columns were looked at.
+        pa.default_memory_pool().release_unused()
         said = _missing(described, rows)
         moved = _drift(folder)
         written = _write(out, _answers(answer, rows, moved, keep_errors=keep_errors))
