@@ -15,7 +15,7 @@ import pyarrow as pa
 from components import column_types, example_files, image_files, readers, served
 from trainer.errors import DataFileError, InputError
 
-BATCH_ROWS = 8192
+BATCH_ROWS = 4096
 """Rows that are read, looked at and written at once."""
 CSV_BYTES = 1 << 20
 """Of a CSV that are read at once by each thread that looks at the types of its columns."""

@@ -398,8 +398,8 @@ def _size_of_images(survey: Survey, found: Guess, rows: int) -> Size:
     side = min(MOST_PIXELS, max(8, int(np.median(sides)) // 4 * 4))
     patch = max(1, side // MOST_GRID)
     side -= side % patch
-    updates = 500 if rows <= 3000 else 900
-    per_epoch = -(-rows // 64)
+    batch, updates = (16, 300) if rows <= FEW else (64, 500) if rows <= 3000 else (64, 900)
+    per_epoch = -(-rows // batch)
     steps = 0 if per_epoch * 2 <= updates else 2 * updates
     epochs = min(max(2, round(updates / per_epoch)), 40)
     made = steps or epochs * per_epoch
@@ -408,13 +408,13 @@ def _size_of_images(survey: Survey, found: Guess, rows: int) -> Size:
         layers=2 if side <= 12 else 3,
         width=32,
         dropout=0.1,
-        global_batch=64,
+        global_batch=batch,
         epochs=epochs,
         steps=steps,
         learning_rate=3e-3,
         warmup_steps=max(1, made // 20),
         # A convolution multiplies so many numbers for one that it makes.
-        seconds=_seconds(made, 64 * grid * 32 * 18, rows=rows),
+        seconds=_seconds(made, batch * grid * 32 * 18, rows=rows),
         image_size=side,
         patch=patch,
         channels=3 if any(one.has_colours for one in shapes) or not shapes else 1,
