@@ -108,10 +108,11 @@ def _refuse_mixed(files: Sequence[Path]) -> None:
         )  # fmt: skip
         first.setdefault(kind, path)
     if len(first) > 1:
+        kinds = [one for one in ("tables", "text documents", "images") if one in first]
         raise DataFileError(
-            f"{' and '.join(sorted(first, reverse=True))} cannot be read together",
+            f"{' and '.join(kinds)} cannot be read together",
             where="data.files",
-            holds=" and ".join(first[one].name for one in sorted(first, reverse=True)),
+            holds=" and ".join(first[one].name for one in kinds),
             right='name files of one kind, such as "*.csv", "**/*.txt" or a folder of images',
         )
 
@@ -155,10 +156,17 @@ def _resolve_one(spec: str, base: Path) -> Found:
 
 
 def _search(folder: Path) -> documents.Folder:
-    """Find the documents of a folder and of all folders in it, or the images if they are more."""
+    """Find the documents of a folder and of all folders in it, or the images.
+
+    Where there are both, images are meant if they are more and lie in folders of their own, as
+    classes do; else a text with its pictures would be taken for pictures with a text.
+    """
     texts = documents.search(folder)
     images = documents.search(folder, image_files.why_not)
-    return images if len(images.files) > len(texts.files) else texts
+    of_images = {one.parent for one in images.files}
+    are_classes = len(of_images) > 1 and not of_images & {one.parent for one in texts.files}
+    is_meant = not texts.files or (are_classes and len(images.files) > len(texts.files))
+    return images if images.files and is_meant else texts
 
 
 def _resolve_remote(spec: str, copies: Path) -> Found:
