@@ -70,7 +70,7 @@ def compare(
     columns = [
         name
         for name, one in train.columns.items()
-        if name not in ignored and one.type in checks.KINDS
+        if name not in ignored and one.type in checks.KINDS and train.kind(name) != "image"
     ]
     measure = functools.partial(_measure, columns, schema, settings)
     if "drift" in settings and settings["drift"]["baseline"] != "none":

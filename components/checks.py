@@ -23,6 +23,7 @@ KINDS: dict[int, Kind] = {
     statistics_pb2.FeatureNameStatistics.INT: "int",
     statistics_pb2.FeatureNameStatistics.FLOAT: "float",
     statistics_pb2.FeatureNameStatistics.STRING: "string",
+    statistics_pb2.FeatureNameStatistics.BYTES: "image",
 }
 Values = Mapping[str, Sequence[tuple[Any, int]]]
 DISTINCT_ROWS, DISTINCT_SHARE = 50, 0.95
@@ -205,6 +206,8 @@ def _holds_dates(feature: statistics_pb2.FeatureNameStatistics) -> bool:
 
 
 def _is_constant(feature: statistics_pb2.FeatureNameStatistics) -> bool:
+    if feature.HasField("bytes_stats"):
+        return False
     if feature.HasField("num_stats"):
         return feature.num_stats.min == feature.num_stats.max
     return feature.string_stats.unique == 1
@@ -215,8 +218,11 @@ def like_the_label(train: Split, label: str, *, but: Sequence[str]) -> list[str]
     fingerprint = _moments(train, label)
     return [
         name
-        for name in train.columns
-        if name != label and name not in but and _moments(train, name) == fingerprint
+        for name, one in train.columns.items()
+        if not one.HasField("bytes_stats")
+        and name != label
+        and name not in but
+        and _moments(train, name) == fingerprint
     ]
 
 

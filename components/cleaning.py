@@ -1,7 +1,8 @@
 """Cleaning of rows, on request only, in ExampleGen: each rule counted, none applied silently.
 
 Values first, in this order: texts are trimmed, blank ones made missing, values mapped, numbers
-clipped. Then rows are dropped: those without a label, and all but the first of equal ones. Types
+clipped. Then rows are dropped: those without a label, those with an image that is missing or cannot
+be decoded, and all but the first of equal ones. Types
 are decided before, by what the files hold; a row's split follows from what it holds afterwards.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import split
+from components import image_files, split
 from components.column_types import ARROW, Layout
 from components.readers import Source
 from trainer.errors import SettingError
@@ -44,6 +45,7 @@ class Rules:
         clip: number column to its least and greatest value.
         drop_unlabelled: whether rows without a label go.
         drop_duplicates: whether rows go that equal an earlier one in every column.
+        drop_broken_images: whether rows go whose image is missing or cannot be decoded.
     """
 
     trim: tuple[str, ...] = ()
@@ -52,6 +54,7 @@ class Rules:
     clip: Mapping[str, Sequence[float]] = field(default_factory=dict)
     drop_unlabelled: bool = False
     drop_duplicates: bool = False
+    drop_broken_images: bool = False
 
     @classmethod
     def of(cls, told: Mapping[str, Any] | None) -> Rules:
@@ -67,7 +70,7 @@ class Rules:
     @property
     def drops_rows(self) -> bool:
         """Whether any row may go."""
-        return self.drop_unlabelled or self.drop_duplicates
+        return self.drop_unlabelled or self.drop_duplicates or self.drop_broken_images
 
 
 class Cleaning:
@@ -173,6 +176,11 @@ class Cleaning:
             there = np.asarray(pc.is_valid(labels))
             counts["drop_unlabelled"] += int((~there).sum())
             kept &= there
+        if self.rules.drop_broken_images:
+            broken = np.zeros(batch.num_rows, np.bool_)
+            broken[[row for row, _ in broken_images(batch, kept)]] = True
+            counts["drop_broken_images"] += int(broken.sum())
+            kept &= ~broken
         if self.rules.drop_duplicates:
             again = self._duplicate[first : first + batch.num_rows] & kept
             counts["drop_duplicates"] += int(again.sum())
@@ -194,6 +202,20 @@ class Cleaning:
             self._duplicate = np.zeros(rows, np.bool_)
             for path in Path(folder).iterdir():
                 self._duplicate[_repeated(np.fromfile(path, np.uint64).reshape(-1, 3))] = True
+
+
+def broken_images(batch: pa.RecordBatch, kept: np.ndarray) -> Iterator[tuple[int, str]]:
+    """Yield each row with an image that is missing or cannot be decoded, and what is wrong with it.
+
+    Args:
+        batch: rows; columns of bytes are images.
+        kept: the rows that are looked at, bool [N].
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_large_binary(column.type):
+            for row in np.flatnonzero(kept).tolist():
+                if what := image_files.problem(column[row].as_py()):
+                    yield row, f"column {name} {what}"
 
 
 def cleaned_batches(source: Source, cleaning: Cleaning) -> Iterator[pa.RecordBatch]:

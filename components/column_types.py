@@ -12,6 +12,8 @@ The rules, the same for every format:
 - A column without a value in any file is missing everywhere, and a warning names it.
 - Texts are not trimmed: ``"1 "`` beside ``"a"`` is not ``"1"``. In a number column it is 1.
 - ``1`` and ``1.0`` are the same number, but a column that holds ``1.0`` is ``float``.
+- Bytes are encoded images, and so is a text column all of whose values begin as a PNG or JPEG does
+  in base64, as which a CSV can hold them.
 - Booleans are 0 and 1. Decimals are float. Dates, times and timestamps are ISO 8601 text,
   those with a zone in UTC. Lists keep their values; an empty list is missing. Other Arrow types are
   refused by name.
@@ -19,6 +21,8 @@ The rules, the same for every format:
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +33,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Kind = Literal["int", "float", "string"]
+Kind = Literal["int", "float", "string", "image"]
 DEFAULT_NULLS = ("", "NA", "NaN", "null")
-ARROW: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "string": pa.string()}
+ARROW: dict[Kind, pa.DataType] = {
+    "int": pa.int64(), "float": pa.float64(), "string": pa.string(), "image": pa.large_binary()
+}  # fmt: skip
 
 _INT = r"^-?(0|[1-9][0-9]*)$"
 _SHORT_INT = r"^-?[0-9]{1,18}$"
 _FLOAT = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_IMAGE = r"^(iVBORw0KGgo|/9j/)"
 _NOT_FINITE = r"^-?(?i:inf|infinity)$"
 _NAN = tuple(sign + one for sign in ("", "-") for one in
              ("nan", "Nan", "nAn", "naN", "NAn", "NaN", "nAN", "NAN"))  # fmt: skip
@@ -74,6 +81,7 @@ class Seen:
         is_inexact: some whole number would change as float32.
         is_infinite: some number is infinite, or would be as float32.
         is_list: the column is a list in the file.
+        is_image: the values are bytes, or base64 of images.
     """
 
     has_values: bool = False
@@ -83,6 +91,7 @@ class Seen:
     is_inexact: bool = False
     is_infinite: bool = False
     is_list: bool = False
+    is_image: bool = False
 
     def merge(self, other: Seen) -> None:
         """Take in what another part of the rows showed."""
@@ -94,6 +103,8 @@ class Seen:
         """The column's type; text when nothing is known of it."""
         if self.is_text or not self.has_values:
             return "string"
+        if self.is_image:
+            return "image"
         if self.has_fraction or (self.is_infinite and not self.is_huge):
             return "float"
         return "string" if self.is_huge else "int"
@@ -111,6 +122,8 @@ def see_texts(values: pa.Array, null: Nulls) -> Seen:
     if not len(there):
         # Texts that are missing in a number column make no text column by themselves.
         return Seen()
+    if _all(pc.match_substring_regex(there, _IMAGE)):
+        return Seen(has_values=True, is_image=True)
     whole = pc.match_substring_regex(there, _INT)
     infinite = pc.match_substring_regex(there, _NOT_FINITE)
     rest = there.filter(pc.invert(pc.or_(whole, infinite)))
@@ -241,6 +254,8 @@ def typed(values: pa.Array, kind: Kind, null: Nulls) -> pa.Array:
         values = values.cast(values.type.value_type)
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), ARROW[kind])
+    if kind == "image":
+        return _images(values)
     if kind == "string":
         texts = values.cast(pa.string())
         return _without(texts, pa.array(null.text))
@@ -252,6 +267,20 @@ def typed(values: pa.Array, kind: Kind, null: Nulls) -> pa.Array:
     if kind == "float":
         return pc.if_else(pc.is_nan(numbers), pa.scalar(None, numbers.type), numbers)
     return numbers
+
+
+def _images(values: pa.Array) -> pa.Array:
+    """Return bytes; texts are base64, and one that is none becomes no bytes: a broken image."""
+    if not _is_text(values.type):
+        return values.cast(pa.large_binary())
+
+    def decoded(text: str | None) -> bytes | None:
+        try:
+            return base64.b64decode(text, validate=True) if text else None
+        except (binascii.Error, ValueError):
+            return b""
+
+    return pa.array([decoded(one) for one in values.to_pylist()], pa.large_binary())
 
 
 def _is_text(kind: pa.DataType) -> bool:

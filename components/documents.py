@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,15 +54,20 @@ class Folder:
     skipped: tuple[str, ...]
 
 
-def search(folder: Path) -> Folder:
+def search(folder: Path, why_not: Callable[[Path], str] | None = None) -> Folder:
     """Find the documents of a folder and of all folders in it; links to folders are not followed.
 
     Hidden and temporary folders are not entered.
+
+    Args:
+        folder: where.
+        why_not: of a file, why it is not meant, empty when it is; None: of documents.
     """
+    refuse = why_not or _why_no_document
     files: list[Path] = []
     others: dict[str, list[str]] = {}
     for path, is_folder in _walk(folder):
-        reason = "hidden or temporary" if is_folder else why_not(path)
+        reason = "hidden or temporary" if is_folder else refuse(path)
         if reason:
             others.setdefault(reason, []).append(os.path.relpath(path, folder))
         else:
@@ -79,6 +84,9 @@ def why_not(path: Path) -> str:
     if not is_document(path):
         return "not a text document by its ending"
     return "" if path.stat().st_size else "empty"
+
+
+_why_no_document = why_not
 
 
 def summary(reasons: dict[str, list[str]]) -> Iterator[str]:
@@ -107,9 +115,10 @@ def common_folder(files: Iterable[str | Path]) -> str:
 def layout(found: Layout) -> Layout:
     """Return a layout that knows which column says where a row stands; others as they are.
 
-    A document that stands twice has equal rows, which share a split: its path is not looked at.
+    A document or image that stands twice has equal rows, which share a split: its path is not
+    looked at.
     """
-    if set(found.kinds) != set(COLUMNS):
+    if set(found.kinds) not in (set(COLUMNS), {"image", PATH, "class"}):
         return found
     return dataclasses.replace(found, places=frozenset({PATH}))
 
@@ -206,13 +215,3 @@ def _checked(path: Path, data: bytes) -> str:
             holds=shown,
             right="save it as UTF-8, or leave it out of data.files",
         ) from error
-
-
-def mixed(tables: Sequence[Path], texts: Sequence[Path]) -> DataFileError:
-    """Return the error of tables and documents named together."""
-    return DataFileError(
-        "tables and text documents cannot be read together",
-        where="data.files",
-        holds=f"{tables[0].name} and {texts[0].name}",
-        right='name files of one kind, such as "*.csv" or "**/*.txt"',
-    )

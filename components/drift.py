@@ -150,7 +150,7 @@ def comparable(now: Split, before: Split, columns: Sequence[str]) -> tuple[list[
     return found, said + [f"{name} is gone" for name in gone]
 
 
-_TYPES = {"int": "a whole number", "float": "a number", "string": "text"}
+_TYPES = {"int": "a whole number", "float": "a number", "string": "text", "image": "an image"}
 
 
 def _there(split: Split, name: str) -> int:

@@ -37,7 +37,7 @@ def read(path: Path, columns: Sequence[Mapping[str, Any]]) -> Iterator[Rows]:
     """
     import tensorflow as tf
 
-    kinds = {"int": tf.int64, "float": tf.float32, "string": tf.string}
+    kinds = {"int": tf.int64, "float": tf.float32, "string": tf.string, "image": tf.string}
     asked = {one["column"]: tf.io.RaggedFeature(kinds[one["kind"]]) for one in columns}
     compression = "GZIP" if path.name.endswith(".gz") else ""
     first = 0

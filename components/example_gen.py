@@ -34,8 +34,8 @@ from tfx.dsl.component.experimental.decorators import component
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from components import beam_runner, example_records, memory_use, readers, split
-from components.cleaning import Cleaning, Rules, cleaned_batches
+from components import beam_runner, example_records, image_files, memory_use, readers, split
+from components.cleaning import Cleaning, Rules, broken_images, cleaned_batches
 from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
@@ -159,6 +159,7 @@ class Shards:
             batch, changed = self._cleaning.values(raw)
             kept, dropped = self._cleaning.kept(batch, self._begins[part] + read)
             cleaned += changed + dropped
+            self._refuse_broken(batch, kept, part, read)
             batch = batch if kept.all() else batch.filter(pa.array(kept))
             held_back = self._split(batch, part, read + np.flatnonzero(kept))
             read += raw.num_rows
@@ -171,18 +172,40 @@ class Shards:
                 counts[name] += mine.num_rows
         self._count(part, read, counts, cleaned)
 
+    def _refuse_broken(
+        self, batch: pa.RecordBatch, kept: np.ndarray, part: Part, read: int
+    ) -> None:
+        """Refuse the first row whose image is missing or cannot be decoded.
+
+        Raises:
+            DataFileError: naming its place.
+        """
+        if self._cleaning.rules.drop_broken_images:
+            return
+        for row, what in broken_images(batch, kept):
+            (place,) = readers.places(part.path, [part.first + read + row], self.source.dialect)
+            # A file of its own is the image, and needs no column.
+            is_file = image_files.is_image(part.path)
+            said = what.removeprefix(f"column {image_files.IMAGE} ") if is_file else what
+            refused = image_files.refused(said, place)
+            raise refused
+
     def _add(self, name: str, batch: pa.RecordBatch) -> None:
         """Add rows to this thread's statistics: they are at hand, and would be parsed again."""
         with self._lock:
             mine = self._partials.setdefault(threading.get_ident(), {})
         if name not in mine:
-            mine[name] = PartialStatistics()
+            mine[name] = PartialStatistics(images=self._images())
         if batch.num_rows:
             mine[name].add(example_records.as_lists(batch))
 
+    def _images(self) -> frozenset[str]:
+        kinds = self.source.layout.kinds
+        return frozenset(name for name, kind in kinds.items() if kind == "image")
+
     def statistics(self) -> dict[str, PartialStatistics]:
         """Return the statistics of each split, once all parts are written."""
-        whole = {name: PartialStatistics() for name in split.SPLITS}
+        whole = {name: PartialStatistics(images=self._images()) for name in split.SPLITS}
         for of_thread in self._partials.values():
             for name, one in of_thread.items():
                 whole[name].merge(one)
@@ -258,7 +281,9 @@ class Shards:
         self.counts += counted.counts
         self.cleaned += counted.cleaned
         self.dropped += counted.dropped
-        mine = self._partials.setdefault(0, {name: PartialStatistics() for name in split.SPLITS})
+        mine = self._partials.setdefault(
+            0, {name: PartialStatistics(images=self._images()) for name in split.SPLITS}
+        )
         for name, one in counted.partials.items():
             mine[name].merge(one)
 

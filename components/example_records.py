@@ -30,8 +30,8 @@ _EMPTY = pa.scalar(b"", pa.large_binary())
 def encode(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
     """Return each row as a serialized tf.Example.
 
-    int64 columns become int64_list, float64 ones float_list (float32), texts bytes_list, lists all
-    their values; a missing value or an empty list is a feature that is not there.
+    int64 columns become int64_list, float64 ones float_list (float32), texts and images bytes_list,
+    lists all their values; a missing value or an empty list is a feature that is not there.
     """
     pieces = [
         piece
@@ -67,7 +67,7 @@ def _as_list(column: pa.Array) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     # A null among the offsets makes the list that begins there null.
     missing = np.append(lengths == 0, False)
-    if pa.types.is_string(values.type):
+    if pa.types.is_string(values.type) or pa.types.is_large_binary(values.type):
         values = values.cast(pa.large_binary())
     elif pa.types.is_floating(values.type):
         values = values.cast(pa.float32())
@@ -112,7 +112,7 @@ def _entries(name: str, column: pa.Array) -> tuple[pa.Array, ...]:
         return ()
     if pa.types.is_large_list(column.type):
         tag, values = _list_values(column)
-    elif pa.types.is_string(column.type):
+    elif pa.types.is_string(column.type) or pa.types.is_large_binary(column.type):
         tag, values = BYTES_LIST, column.cast(pa.large_binary())
     elif pa.types.is_floating(column.type):
         floats = np.asarray(pc.fill_null(column, 0.0)).astype("<f4")

@@ -24,7 +24,7 @@ from components.text_columns import TextFiles
 from trainer.errors import SettingError
 from trainer.settings import CategoryFeature, Features, LabelFeature, NumberFeature
 
-Kind = Literal["int", "float", "string"]
+Kind = Literal["int", "float", "string", "image"]
 EDGES = 48
 """Most bin edges of a number. A column with fewer distinct values has an edge at each of them."""
 FILES: dict[Kind, dict[str, type]] = {
@@ -51,7 +51,8 @@ class Column:
     Attributes:
         name: the column's.
         kind: its type.
-        is_text: whether it is read token by token, and so written whole.
+        is_text: whether it is read token by token, or is the image that is read, and so written
+            whole.
     """
 
     name: str
@@ -313,13 +314,15 @@ def label_feature(name: str, kind: Kind, values: np.ndarray, *, task: str) -> La
         name: the label's column.
         kind: its type in the files.
         values: int64, float64 or str [N], none missing.
-        task: ``auto``, ``binary``, ``multiclass`` or ``regression``.
+        task: ``auto``, ``binary``, ``multiclass`` or ``regression``; ``image``: classes.
 
     Raises:
         SettingError: when the task does not fit the label's values.
     """
     distinct, counts = np.unique(values, return_counts=True)
     decided = task if task != "auto" else guess_task(kind, len(distinct))
+    if decided == "image":
+        decided = "binary" if len(distinct) == 2 else "multiclass"
     if decided == "regression":
         if kind == "string":
             raise SettingError(
@@ -400,7 +403,7 @@ def features_of(
     """
     numbers, categories = [], []
     for column in columns:
-        if column.name == label.name or column.is_text:
+        if column.name == label.name or column.is_text or column.kind == "image":
             continue
         if column.kind == "string":
             parts = time_parts(folder, column.name, is_by_time=is_by_time)

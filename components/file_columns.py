@@ -39,6 +39,12 @@ def short_name(path: str | Path, files: Sequence[str]) -> str:
     return os.path.relpath(path, os.path.commonpath([str(Path(one).parent) for one in files]))
 
 
+def short_names(paths: Iterable[str | Path], files: Sequence[str]) -> list[str]:
+    """Return `short_name` of each path; the folder is found once, as there may be many."""
+    folder = os.path.commonpath([str(Path(one).parent) for one in files]) if files else ""
+    return [os.path.relpath(one, folder) if folder else str(one) for one in paths]
+
+
 def differing(files: Iterable[File], *, but: Iterable[str]) -> Iterator[Anomaly]:
     """Yield an anomaly for the files of each set of columns that lacks some of the others'.
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from components import readers, text_choice, verdict
 from components.csv_records import Dialect
 from components.features import guess_task
-from components.file_columns import File, differing, short_name
+from components.file_columns import File, differing, short_names
 from components.heads import Heads
 from components.split import SPLITS, differs_by_design
 from components.text_checks import few_windows
@@ -58,9 +58,10 @@ def foresee(
 
 def _files(heads: Heads, settings: Mapping[str, Any]) -> Iterator[Anomaly]:
     rows = {one.path: one.rows.num_rows if one.is_whole else 0 for one in heads.files}
+    shown = short_names(heads.names, settings["files"])
     files = [
-        File(short_name(path, settings["files"]), own, rows[path])
-        for path, own in heads.names.items()
+        File(name, own, rows[path])
+        for name, (path, own) in zip(shown, heads.names.items(), strict=True)
     ]
     yield from differing(files, but=[settings["label"], *differs_by_design(settings["split"])])
 
@@ -109,7 +110,9 @@ def _classes(
 ) -> Iterator[Anomaly]:
     """Yield that a label of classes has some in eval alone, or so many that it is none."""
     label, kind = settings["label"], heads.layout.kinds[settings["label"]]
-    task = settings["task"] if settings["task"] != "auto" else guess_task(kind, len(known))
+    task = settings["task"]
+    if task == "auto":
+        task = guess_task(kind, len(known))
     if task == "regression":
         return
     own = [one.rows.column(label) for one in heads.files]

@@ -37,7 +37,7 @@ from components.baseline import Comparison
 from components.checks import KINDS, Split
 from components.evidence import Check, Evidence, Row, Rows
 from components.expectations import Expectations
-from components.file_columns import File, differing, short_name
+from components.file_columns import File, differing, short_names
 from components.row_sources import dialect_of, place_names, rows_of
 from components.schema import infer_schema, read_schema
 from components.split import differs_by_design
@@ -171,7 +171,10 @@ def _with_text(train: Split, settings: dict[str, Any]) -> tuple[dict[str, Any], 
     """Return the settings with the columns ignored that the model does not read, and its text."""
     kinds = {name: train.kind(name) for name, one in train.columns.items() if one.type in KINDS}
     text = text_choice.choose(kinds, settings)
-    others = text_choice.not_read(kinds, settings, text)
+    image = text_choice.choose_image(kinds, settings)
+    others = text_choice.not_read(kinds, settings, text or image)
+    if not text_choice.is_language_model(settings):
+        others += text_choice.places(kinds)
     return {**settings, "ignore": [*settings["ignore"], *others]}, text
 
 
@@ -250,13 +253,11 @@ def _own_checks(splits: Sequence[Split], settings: dict[str, Any], *, text: str)
 def _differing_files(examples: str, settings: dict[str, Any]) -> list[Anomaly]:
     """Return which files differ in their columns, as ExampleGen found them."""
     told = read_rows(examples)
+    found = told.get("files", ())
+    shown = short_names([one["path"] for one in found], settings["files"])
     files = [
-        File(
-            short_name(one["path"], settings["files"]),
-            [name for name in told["types"] if name not in one["lacks"]],
-            one["rows"],
-        )
-        for one in told.get("files", ())
+        File(name, [kind for kind in told["types"] if kind not in one["lacks"]], one["rows"])
+        for name, one in zip(shown, found, strict=True)
     ]
     return list(differing(files, but=[settings["label"], *differs_by_design(settings["split"])]))
 

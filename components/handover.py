@@ -91,17 +91,15 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _example(examples: Path, described: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the first eval rows, the model's columns by name; None is missing."""
-    if not described or not list(examples.glob("Split-eval*/*")):
+    """Return the first eval rows, the model's columns but images by name; None is missing."""
+    columns = [one["column"] for one in described.get("columns", ()) if one["kind"] != "image"]
+    if not columns or not list(examples.glob("Split-eval*/*")):
         return {}
     batch = next(statistics.read_examples(str(examples), "eval"), None)
     if batch is None:
         return {}
     first = batch.slice(0, EXAMPLE_ROWS)
-    return {
-        one["column"]: [_plain(value) for value in _values(first, one["column"])]
-        for one in described["columns"]
-    }
+    return {name: [_plain(value) for value in _values(first, name)] for name in columns}
 
 
 def _values(rows: pa.RecordBatch, name: str) -> list[Any]:

@@ -15,6 +15,7 @@ from components import (
     csv_files,
     csv_records,
     documents,
+    image_files,
     parquet_files,
     readers,
     split,
@@ -151,6 +152,9 @@ def _first(
     """
     if documents.is_document(path):
         batch, is_whole = documents.read(path, folder, most=max(1000, int(HEAD_BYTES / share)))
+        return pa.Table.from_batches([batch]), is_whole
+    if image_files.is_image(path):
+        batch, is_whole = image_files.read(path, folder, most=max(1000, int(HEAD_BYTES / share)))
         return pa.Table.from_batches([batch]), is_whole
     if readers.is_csv(path):
         with readers.explained(path, names, dialect):

@@ -174,7 +174,7 @@ def _values(column: Mapping[str, Any], rows: pa.RecordBatch) -> np.ndarray:
         return served.missing(column, rows.num_rows)
     values = slices.singles(column["column"], rows.column(at))
     is_text = not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type))
-    if column["kind"] != "string" and is_text and not pa.types.is_null(values.type):
+    if column["kind"] not in {"string", "image"} and is_text and not pa.types.is_null(values.type):
         raise Incomparable(f"it reads {column['column']} as a number, which holds texts now")
     return served.plain(column, values)
 

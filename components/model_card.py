@@ -101,6 +101,12 @@ def _data(settings: Facts, rows: Facts, features: Facts) -> Iterator[str]:
     yield f"Categories it reads: {_names(texts)}."
     if features.get("text"):
         yield f"Text it reads: `{features['text']['name']}`."
+    if image := features.get("image"):
+        shades = "grey" if image["channels"] == 1 else "in colours"
+        yield (
+            f"Image it reads: `{image['name']}`, PNG or JPEG, as {image['size']} x {image['size']} "
+            f"pixels {shades}."
+        )
     if ignored := settings.get("data.ignore"):
         yield f"Not features: {_names(ignored)}."
     yield ""
@@ -186,6 +192,8 @@ def _use(name: str, label: Facts, described: Facts, example: Facts) -> Iterator[
 
 def _fed(values: Iterable[Any], kind: str) -> str:
     one = next(iter(values), None)
+    if kind == "image":
+        return '[open("picture.png", "rb").read()]'
     if kind == "string":
         return '[b"\\xff"]' if one is None else f"[{json.dumps(one, ensure_ascii=False)}]"
     number = 'float("nan")' if one is None else repr(float(one))

@@ -17,7 +17,7 @@ from components.features import Column
 from components.text_features import Written
 from trainer import journal
 from trainer.errors import SettingError
-from trainer.settings import Features, LabelFeature, ModelSettings
+from trainer.settings import Features, ImageFeature, LabelFeature, ModelSettings
 
 KINDS: dict[str, features.Kind] = {"INT": "int", "FLOAT": "float", "BYTES": "string"}
 
@@ -43,6 +43,7 @@ def write_columns(
         Path(schema) / "schema.pbtxt", settings["ignore"], several=_hold_several(train)
     )
     chosen, text = _choose_text(chosen, settings)
+    chosen, image = _choose_image(chosen, settings)
     label_name = settings["label"]
     rows = {
         name: int(_read_statistics(Path(statistics), name).num_examples)
@@ -69,7 +70,7 @@ def write_columns(
         ),
         Rules.of(settings.get("clean")),
     )
-    if not (described.numbers or described.categories or text):
+    if not (described.numbers or described.categories or text or image):
         raise SettingError(
             "no column is left to learn from: each is ignored, empty or constant",
             where="data.ignore",
@@ -80,6 +81,8 @@ def write_columns(
     for split in ("train", "eval"):
         _write_label(folder / split, label)
     _warn_of_long_texts(train, chosen, label)
+    if image:
+        described = dataclasses.replace(described, image=image_feature(image, settings))
     return _with_text(described, folder, text, settings) if text else described
 
 
@@ -131,9 +134,39 @@ def _choose_text(chosen: list[Column], settings: dict[str, Any]) -> tuple[list[C
         return chosen, ""
     if others := text_choice.not_read(kinds, choice, text):
         _warn(text_features.not_read(choice, text, others))
-    if text_choice.reads_text_alone(choice):
+    if choice.get("model") in text_choice.READS_TEXT:
         chosen = [one for one in chosen if one.name in {text, settings["label"]}]
     return [dataclasses.replace(one, is_text=one.name == text) for one in chosen], text
+
+
+def _choose_image(chosen: list[Column], settings: dict[str, Any]) -> tuple[list[Column], str]:
+    """Return the columns that are written, the image that the model reads among them, and its name.
+
+    Other columns of images are left out, and said so.
+    """
+    choice = settings.get("choice", {})
+    kinds = {one.name: one.kind for one in chosen}
+    image = text_choice.choose_image(kinds, choice)
+    if image and choice.get("model") == text_choice.READS_IMAGES:
+        if others := text_choice.not_read(kinds, choice, image):
+            _warn(text_features.not_read(choice, image, others))
+        chosen = [one for one in chosen if one.name in {image, settings["label"]}]
+    for one in chosen:
+        if one.kind == "image" and one.name != image:
+            _warn(f"column {one.name} holds images, which the model does not read")
+    places = text_choice.places(kinds) if image else ()
+    return [
+        dataclasses.replace(one, is_text=one.is_text or one.name == image)
+        for one in chosen
+        if (one.kind != "image" or one.name == image) and one.name not in places
+    ], image
+
+
+def image_feature(name: str, settings: dict[str, Any]) -> ImageFeature:
+    """Describe a column of images as the settings have it."""
+    model, crop = ModelSettings(**settings["model"]), settings.get("augment", {}).get("crop", 0.0)
+    resize = round(model.image_size * (1 + crop))
+    return ImageFeature(name, model.image_size, model.channels, resize)
 
 
 def _with_text(described: Features, folder: Path, text: str, settings: dict[str, Any]) -> Features:
@@ -190,6 +223,8 @@ def choose_columns(schema: Path, ignore: list[str], *, several: frozenset[str]) 
         kind = KINDS.get(schema_pb2.FeatureType.Name(feature.type))
         if feature.name in ignore or kind is None:
             continue
+        if feature.HasField("image_domain"):
+            kind = "image"
         if feature.name in several:
             _warn(
                 f"column {feature.name} holds several values in a row; the model does not read it"

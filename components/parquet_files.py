@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 from components.column_types import Layout, Nulls, Seen, is_not_finite, see_numbers, typed
 from trainer.errors import DataFileError
 
-BATCH_ROWS = 1 << 15
+BATCH_ROWS, IMAGE_ROWS = 1 << 15, 256
+"""Rows at once, and where they hold images."""
+BYTES = "bytes"
 Range = tuple[int, int]
 
 
@@ -55,16 +57,24 @@ def header(path: Path) -> list[str]:
                 f"column {field.name} has a type that cannot be read",
                 where=str(path),
                 holds=str(field.type),
-                right="write it as numbers, texts, booleans, dates, times or lists of them",
+                right="write it as numbers, texts, booleans, dates, times, lists of them, or bytes "
+                "of images",
             )
     return list(schema.names)
 
 
 def _item(kind: pa.DataType) -> pa.DataType:
-    """Return the type of one value: of a list's item, of a dictionary's values."""
+    """Return the type of one value: of a list's item, a dictionary's values, a struct's bytes."""
+    if _holds_bytes(kind):
+        return kind.field(kind.get_field_index(BYTES)).type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    """Say whether values are structs with the bytes of an image, as some tools write them."""
+    return pa.types.is_struct(kind) and kind.get_field_index(BYTES) >= 0
 
 
 def _is_covered(kind: pa.DataType) -> bool:
@@ -77,6 +87,8 @@ def _is_covered(kind: pa.DataType) -> bool:
         pa.types.is_large_string,
         pa.types.is_null,
         pa.types.is_temporal,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
     )
     return any(test(kind) for test in tests) and not pa.types.is_duration(kind)
 
@@ -151,6 +163,9 @@ def see_column(column: pa.Array, null: Nulls) -> Seen:
         seen = see_numbers(values.cast(pa.int8()))
     elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         seen = see_numbers(values)
+    elif _is_bytes(values.type):
+        has_values = values.null_count < len(values)
+        seen = Seen(has_values=has_values, is_image=has_values)
     else:
         there = values.drop_null()
         if pa.types.is_string(there.type) or pa.types.is_large_string(there.type):
@@ -160,6 +175,10 @@ def see_column(column: pa.Array, null: Nulls) -> Seen:
         seen = Seen(has_values=len(there) > 0, is_text=len(there) > 0)
     seen.is_list = is_list
     return seen
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -259,11 +278,23 @@ def _iso(values: pa.Array) -> pa.Array:
     return pc.replace_substring(texts, " ", "T") if pa.types.is_timestamp(values.type) else texts
 
 
+def _bytes_of(column: pa.Array) -> pa.Array:
+    """Return the bytes of structs that hold some, others as they are."""
+    if not _holds_bytes(column.type):
+        return column
+    return pc.struct_field(column, [column.type.get_field_index(BYTES)])
+
+
 def _batches(
     path: Path, part: Range, rows: int = BATCH_ROWS
 ) -> Generator[pa.RecordBatch, None, None]:
     try:
-        yield from _open(path).iter_batches(rows, row_groups=[part[0]], use_threads=False)
+        file = _open(path)
+        if any(_is_bytes(_item(one.type)) for one in file.schema_arrow):
+            rows = min(rows, IMAGE_ROWS)
+        for batch in file.iter_batches(rows, row_groups=[part[0]], use_threads=False):
+            columns = [_bytes_of(one) for one in batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataFileError(
             f"the file is damaged in row group {part[0] + 1} ({str(error).splitlines()[0]})",

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import column_types, example_files, readers, served
+from components import column_types, example_files, image_files, readers, served
 from trainer.errors import DataFileError, InputError
 
-BATCH_ROWS = 1024
-"""Larger ones take more memory and, out of the processor's cache, more time."""
+BATCH_ROWS = 4096
+"""Rows that are read, looked at and written at once."""
+CSV_BYTES = 1 << 20
+"""Of a CSV that are read at once by each thread that looks at the types of its columns."""
 
 Batches = Iterator[tuple[pa.RecordBatch, dict[str, np.ndarray], list[str]]]
 """The rows as they were read, the model's columns by key, and what is wrong with each row."""
@@ -50,13 +52,20 @@ def look(data: str, columns: list[dict[str, Any]], nulls: list[str]) -> Rows:
     if records:
         names = frozenset().union(*(example_files.seen(one) for one in records))
         return Rows(names, lambda keep: _of_records(records, columns, keep))
-    source = readers.inspect(readers.resolve(data, Path.cwd()).files, nulls)
+    source = readers.inspect(readers.resolve(data, Path.cwd()).files, nulls, block=CSV_BYTES)
     kinds = source.layout.kinds
     lists = [one["column"] for one in columns if one["column"] in source.layout.lists]
     if lists:
         what = f"column {lists[0]} holds several values in a row"
         raise InputError(what, where="DATA", right="give one value a row")
     return Rows(frozenset(kinds), lambda keep: _of_tables(source, columns, keep))
+
+
+def size(data: str) -> int:
+    """Return the bytes of the files that a path, a folder or a glob stands for; 0: of none."""
+    path = Path(data).absolute()
+    files = path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
+    return sum(one.stat().st_size for one in files if one.is_file())
 
 
 def _records(data: str) -> list[Path]:
@@ -110,9 +119,24 @@ def _values(column: Mapping[str, Any], rows: pa.RecordBatch, errors: list[str]) 
     if at < 0:
         return served.missing(column, rows.num_rows)
     values = rows.column(at)
+    if column["kind"] == "image":
+        return _images(column, values, errors)
     if column["kind"] == "string" or not pa.types.is_string(values.type):
         return served.plain(column, values)
     return _numbers(column["column"], values.to_pylist(), errors)
+
+
+def _images(column: Mapping[str, Any], values: pa.Array, errors: list[str]) -> np.ndarray:
+    """Return encoded images; a row with none, or one that cannot be decoded, gets an error."""
+    name, found = column["column"], served.missing(column, len(values))
+    is_bytes = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    for at, value in enumerate(values.to_pylist()):
+        what = image_files.problem(value if is_bytes else b"")
+        if what:
+            errors[at] = errors[at] or f"column {name} {what}"
+        else:
+            found[at] = value
+    return found
 
 
 def _numbers(name: str, texts: list[str | None], errors: list[str]) -> np.ndarray:

@@ -26,6 +26,7 @@ from components import (
     csv_files,
     csv_records,
     documents,
+    image_files,
     parquet_files,
     remote_files,
     tfrecord_files,
@@ -38,7 +39,9 @@ from trainer.errors import DataFileError
 
 CSV = (".csv", ".csv.gz", ".csv.zst")
 TABLES = (*CSV, ".parquet", *tfrecord_files.SUFFIXES)
-SUFFIXES = (*TABLES, *documents.SUFFIXES)
+SUFFIXES = (*TABLES, *documents.SUFFIXES, *image_files.SUFFIXES)
+ENDINGS = (*TABLES, *documents.SUFFIXES, ".png", ".jpg", ".jpeg")
+"""As they are said."""
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 MOST_SHARDS = 256
 """Files of a split that tables are written into; a part is the least."""
@@ -87,11 +90,31 @@ def resolve(spec: str | Sequence[str], base: Path, copies: Path | None = None) -
         )
         files.extend(path for path in found.files if path not in files)
         skipped.extend(found.skipped)
-    texts = [path for path in files if documents.is_document(path)]
-    if 0 < len(texts) < len(files):
-        mixed = documents.mixed([path for path in files if path not in texts], texts)
-        raise mixed
+    _refuse_mixed(files)
     return Found(tuple(files), tuple(skipped))
+
+
+def _refuse_mixed(files: Sequence[Path]) -> None:
+    """Refuse files of several kinds.
+
+    Raises:
+        DataFileError: naming one of each.
+    """
+    first: dict[str, Path] = {}
+    for path in files:
+        kind = (
+            "text documents" if documents.is_document(path)
+            else "images" if image_files.is_image(path) else "tables"
+        )  # fmt: skip
+        first.setdefault(kind, path)
+    if len(first) > 1:
+        kinds = [one for one in ("tables", "text documents", "images") if one in first]
+        raise DataFileError(
+            f"{' and '.join(kinds)} cannot be read together",
+            where="data.files",
+            holds=" and ".join(first[one].name for one in kinds),
+            right='name files of one kind, such as "*.csv", "**/*.txt" or a folder of images',
+        )
 
 
 def resolve_files(spec: str | Sequence[str], base: Path) -> list[Path]:
@@ -106,7 +129,7 @@ def _resolve_one(spec: str, base: Path) -> Found:
         return Found((path,), ())
     if path.is_dir():
         candidates = sorted(path.iterdir())
-        if not any(map(_is_table, candidates)) and (found := documents.search(path)).files:
+        if not any(map(_is_table, candidates)) and (found := _search(path)).files:
             return Found(found.files, found.skipped)
     elif any(mark in spec for mark in "*?["):
         candidates = sorted(Path(one) for one in glob.glob(str(path), recursive=True))
@@ -124,12 +147,26 @@ def _resolve_one(spec: str, base: Path) -> Found:
             "it stands for no data file",
             where="data.files",
             holds=f'"{spec}"',
-            right=f"name files that end in {', '.join(SUFFIXES)}",
+            right=f"name files that end in {', '.join(ENDINGS)}",
         )
     if not any(map(_is_table, files)):
         return Found(files, tuple(documents.summary(_by_reason(reasons, base))))
     skipped = tuple(f"{one}: {why}" for one, why in reasons.items() if why)
     return Found(files, skipped)
+
+
+def _search(folder: Path) -> documents.Folder:
+    """Find the documents of a folder and of all folders in it, or the images.
+
+    Where there are both, images are meant if they are more and lie in folders of their own, as
+    classes do; else a text with its pictures would be taken for pictures with a text.
+    """
+    texts = documents.search(folder)
+    images = documents.search(folder, image_files.why_not)
+    of_images = {one.parent for one in images.files}
+    are_classes = len(of_images) > 1 and not of_images & {one.parent for one in texts.files}
+    is_meant = not texts.files or (are_classes and len(images.files) > len(texts.files))
+    return images if images.files and is_meant else texts
 
 
 def _resolve_remote(spec: str, copies: Path) -> Found:
@@ -176,9 +213,9 @@ def _check_named(path: Path) -> None:
             "not a kind of file that is read",
             where=str(path),
             holds=f"the ending {path.suffix}" if path.suffix else "no ending in its name",
-            right=f"name files that end in {', '.join(SUFFIXES)}",
+            right=f"name files that end in {', '.join(ENDINGS)}",
         )
-    if not path.stat().st_size:
+    if not path.stat().st_size and not image_files.is_image(path):
         is_text = documents.is_document(path)
         empty = documents.no_text(path) if is_text else csv_records.no_header(path)
         raise empty
@@ -188,6 +225,8 @@ def _why_not(path: Path) -> str:
     """Return why a folder's entry is no data file; empty when it is one."""
     if documents.is_document(path):
         return documents.why_not(path)
+    if image_files.is_image(path):
+        return image_files.why_not(path)
     if path.name.startswith((".", "_")):
         return "hidden or a marker"
     if not path.is_file():
@@ -244,6 +283,8 @@ class Source:
 
     def shards(self) -> list[list[int]]:
         """Return the numbers of the parts that are written together: some, or many documents."""
+        if any(image_files.is_image(path) for path in self.names):
+            return image_files.groups([part.path for part in self.parts])
         if not any(documents.is_document(path) for path in self.names):
             size = -(-len(self.parts) // MOST_SHARDS)
             numbers = list(range(len(self.parts)))
@@ -271,6 +312,8 @@ class Source:
             )
         if documents.is_document(part.path):
             return (one for one in [documents.read(part.path, self.folder)[0]])
+        if image_files.is_image(part.path):
+            return (one for one in [image_files.read(part.path, self.folder)[0]])
         return _format_of(part.path).read(part.path, part.place, self.layout, self.null)
 
 
@@ -390,11 +433,13 @@ def header(path: Path, dialect: Dialect = PLAIN) -> list[str]:
     """
     if documents.is_document(path):
         return list(documents.COLUMNS)
+    if image_files.is_image(path):
+        return list(image_files.COLUMNS)
     return csv_records.header(path, dialect) if is_csv(path) else _format_of(path).header(path)
 
 
 def _ranges(path: Path, dialect: Dialect, block: int) -> list[tuple[int, int]]:
-    if documents.is_document(path):
+    if documents.is_document(path) or image_files.is_image(path):
         return [(0, 0)]
     if is_csv(path):
         return csv_files.ranges(path, dialect, block)
@@ -406,6 +451,8 @@ def _see(
 ) -> tuple[int, dict[str, Seen]]:
     if documents.is_document(path):
         return documents.see(path)
+    if image_files.is_image(path):
+        return image_files.see()
     if not is_csv(path):
         return _format_of(path).see(path, place, null)
     with explained(path, names, dialect):
@@ -433,7 +480,7 @@ def explained(
 def places(path: Path, rows: Iterable[int], dialect: Dialect = PLAIN) -> list[str]:
     """Return where these rows of a file stand: ``file:line``, or ``file:row N`` for Parquet.
 
-    A text document is its one row.
+    A text document is its one row, and so is an image.
 
     Args:
         path: the file.
@@ -441,7 +488,7 @@ def places(path: Path, rows: Iterable[int], dialect: Dialect = PLAIN) -> list[st
         dialect: how CSV files are written.
     """
     wanted = sorted(set(rows))
-    if documents.is_document(path):
+    if documents.is_document(path) or image_files.is_image(path):
         return [str(path) for _ in wanted]
     if is_csv(path):
         return [

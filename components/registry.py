@@ -103,11 +103,9 @@ def _signature(folder: Path, described: Mapping[str, Any]) -> Any:
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
-    from mlflow.types.schema import AnyType
 
     inputs = [
-        ColSpec("string" if one["kind"] == "string" else AnyType(), one["column"], required=False)
-        for one in described["columns"]
+        ColSpec(_type(one["kind"]), one["column"], required=False) for one in described["columns"]
     ]
     task = described["label"]["task"]
     if task == "causal-lm":
@@ -115,6 +113,12 @@ def _signature(folder: Path, described: Mapping[str, Any]) -> Any:
     outputs = [ColSpec("double" if task == "regression" else "string", "prediction")]
     outputs += [ColSpec("double", f"probability:{one}") for one in _classes(folder)]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
+
+
+def _type(kind: str) -> Any:
+    from mlflow.types.schema import AnyType
+
+    return {"string": "string", "image": "binary"}.get(kind, AnyType())
 
 
 def _classes(folder: Path) -> list[str]:

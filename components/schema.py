@@ -5,7 +5,7 @@ that holds.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArti
 from tfx.dsl.component.experimental.decorators import component
 from tfx.types import standard_artifacts
 
-from components import documents, text_choice
+from components import text_choice
 from components.schema_file import KEY, parse_schema, read_text, schema_text
 from components.statistics import read_statistics
 from trainer.errors import SettingError
@@ -79,7 +79,7 @@ def infer_schema(
     """Return TFDV's schema of these statistics, columns and values in the order of their names.
 
     The text that a model reads is told to be natural language, and has no list of known values;
-    nor has the path of a document.
+    nor has the path of a document or an image. Columns of images are told to be such.
 
     Args:
         train: statistics of the train split.
@@ -93,17 +93,27 @@ def infer_schema(
     inferred.string_domain.sort(key=lambda domain: domain.name)
     for domain in inferred.string_domain:
         domain.value.sort()
+    for feature, seen in _with_statistics(inferred, train):
+        if seen.type == statistics_pb2.FeatureNameStatistics.BYTES:
+            feature.image_domain.SetInParent()
     _free_texts(inferred, choice)
     return inferred
+
+
+def _with_statistics(
+    schema: schema_pb2.Schema, train: statistics_pb2.DatasetFeatureStatistics
+) -> Iterator[tuple[Any, statistics_pb2.FeatureNameStatistics]]:
+    seen = {one.path.step[0]: one for one in train.features}
+    yield from ((one, seen[one.name]) for one in schema.feature if one.name in seen)
 
 
 def _free_texts(schema: schema_pb2.Schema, choice: Mapping[str, Any]) -> None:
     """Take the known values of texts away: another text is none the worse for being new."""
     kinds = kinds_of(schema)
     text = text_choice.choose(kinds, choice)
-    free = {text, documents.PATH} if set(kinds) == set(documents.COLUMNS) else {text}
+    free = {text, *text_choice.places(kinds)}
     for feature in schema.feature:
-        if feature.name not in free:
+        if feature.name not in free or kinds.get(feature.name) == "image":
             continue
         lists = [one for one in schema.string_domain if one.name == feature.domain]
         feature.ClearField(feature.WhichOneof("domain_info") or "domain")
@@ -114,9 +124,14 @@ def _free_texts(schema: schema_pb2.Schema, choice: Mapping[str, Any]) -> None:
 
 
 def kinds_of(schema: schema_pb2.Schema) -> dict[str, str]:
-    """Return column to ``int``, ``float`` or ``string``; others are not in it."""
+    """Return column to ``int``, ``float``, ``string`` or ``image``; others are not in it."""
     names = {feature.name: schema_pb2.FeatureType.Name(feature.type) for feature in schema.feature}
-    return {name: KINDS[kind] for name, kind in names.items() if kind in KINDS}
+    images = {one.name for one in schema.feature if one.HasField("image_domain")}
+    return {
+        name: "image" if name in images else KINDS[kind]
+        for name, kind in names.items()
+        if kind in KINDS
+    }
 
 
 def read_schema(folder: str) -> schema_pb2.Schema:

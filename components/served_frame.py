@@ -60,14 +60,15 @@ def _column(column: dict[str, Any], rows: pd.DataFrame) -> np.ndarray:
     Raises:
         ValueError: when a column of numbers holds something else.
     """
-    name, is_text = column["column"], column["kind"] == "string"
+    name, is_text = column["column"], column["kind"] in {"string", "image"}
+    none = b"" if column["kind"] == "image" else NO_TEXT
     if name not in rows:
-        return np.full(len(rows), NO_TEXT if is_text else np.nan, object if is_text else float)
+        return np.full(len(rows), none if is_text else np.nan, object if is_text else float)
     values = rows[name]
     if is_text:
         there = values.notna().to_numpy()
         return np.array(
-            [_bytes(one) if is_there else NO_TEXT
+            [_bytes(one) if is_there else none
              for one, is_there in zip(values.tolist(), there, strict=True)], object,
         )  # fmt: skip
     try:

@@ -56,9 +56,11 @@ class Texts:
     def add(self, values: pa.Array) -> None:
         """Count a batch."""
         texts = values.cast(pa.string()).cast(pa.binary()).drop_null()
-        for one in pc.value_counts(texts).to_pylist():
-            key = one["values"] if one["values"] in self.shares else OTHERS
-            self.counts[key] = self.counts.get(key, 0) + one["counts"]
+        counted = pc.value_counts(texts)
+        values = counted.field("values").to_numpy(zero_copy_only=False)
+        for value, count in zip(values, counted.field("counts").to_pylist(), strict=True):
+            key = value if value in self.shares else OTHERS
+            self.counts[key] = self.counts.get(key, 0) + count
 
     def moved(self, column: str, threshold: float) -> Moved | None:
         """Return how it moved; None: within the threshold and what chance may do."""

@@ -133,7 +133,9 @@ def _value_hashes(column: pa.Array) -> np.ndarray:
             column = column.cast(pa.large_list(pa.float32()))
         return np.array([_text_hash(repr(one or [])) for one in column.to_pylist()], np.uint64)
     present = np.asarray(pc.is_valid(column))
-    if pa.types.is_string(column.type):
+    if pa.types.is_large_binary(column.type):
+        hashes = np.array([_bytes_hash(one or b"") for one in column.to_pylist()], np.uint64)
+    elif pa.types.is_string(column.type):
         encoded = column.dictionary_encode()
         of_text = np.array(
             [_text_hash(one) for one in encoded.dictionary.to_pylist()] or [0], np.uint64
@@ -162,7 +164,11 @@ def _number_bits(values: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=KEPT_HASHES)
 def _text_hash(text: str) -> np.uint64:
-    return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big"))
+    return _bytes_hash(text.encode())
+
+
+def _bytes_hash(data: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big"))
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

@@ -5,7 +5,8 @@ TFDV's own accumulators and to exact counts of values. Shards are read side by s
 memory holds a few batches, whatever the number of rows. The result is what TFDV's Beam transform
 `GenerateStatistics` gives, in TFX's layout; `values.json` beside it holds the distinct values
 of each column that has few enough. The values of a column of long texts are not counted at all:
-such statistics have lengths and missing values, and neither distinct nor top values.
+such statistics have lengths and missing values, and neither distinct nor top values. Nor are those
+of images, whose statistics are those of bytes.
 """
 
 import gzip
@@ -56,14 +57,20 @@ AT_HAND = "statistics"
 """Folder beside our ExampleGen's examples that holds their statistics."""
 TELL_SECONDS = 0.2
 REMAKE = "run again with --no-cache ExampleGen, which writes it anew"
-TENSOR_TYPES = {"int": tf.int64, "float": tf.float32, "string": tf.string}
+TENSOR_TYPES = {"int": tf.int64, "float": tf.float32, "string": tf.string, "image": tf.string}
 
 
 @dataclass
 class PartialStatistics:
-    """TFDV's accumulator of one part of the rows, and exact counts of their values."""
+    """TFDV's accumulator of one part of the rows, and exact counts of their values.
+
+    Attributes:
+        options: of TFDV.
+        images: columns of images.
+    """
 
     options: tfdv.StatsOptions = field(default_factory=tfdv.StatsOptions)
+    images: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._generator = self._made()
@@ -94,7 +101,7 @@ class PartialStatistics:
             if not pa.types.is_null(column.type):
                 values = column.flatten()
                 counts = self._counts_of(name, values.type)
-                if _is_long(values):
+                if name in self.images or _is_long(values):
                     counts.give_up()
                 counts.add(values)
 
@@ -115,7 +122,9 @@ class PartialStatistics:
         result.CopyFrom(basic)
         del result.features[:]
         for feature in features:
-            if feature.type == statistics_pb2.FeatureNameStatistics.STRING:
+            if feature.path.step[0] in self.images:
+                _as_bytes(feature)
+            elif feature.type == statistics_pb2.FeatureNameStatistics.STRING:
                 self._add_top_values(feature)
             result.features.append(feature)
         return result
@@ -152,6 +161,14 @@ class PartialStatistics:
             ],
         )
         feature.string_stats.MergeFrom(top.string_stats)
+
+
+def _as_bytes(feature: statistics_pb2.FeatureNameStatistics) -> None:
+    """Make statistics of texts those of bytes, which is how a schema is told that they are none."""
+    told = statistics_pb2.BytesStatistics(common_stats=feature.string_stats.common_stats)
+    told.avg_num_bytes = feature.string_stats.avg_length
+    feature.type = statistics_pb2.FeatureNameStatistics.BYTES
+    feature.bytes_stats.CopyFrom(told)
 
 
 def _is_long(values: pa.Array) -> bool:
@@ -234,7 +251,8 @@ def compute(
     """
     shards = [(split, path) for split in splits for path in shard_paths(examples, split)]
     kinds = column_kinds(examples)
-    result = {split: PartialStatistics() for split in splits}
+    images = frozenset(name for name, kind in kinds.items() if kind == "image")
+    result = {split: PartialStatistics(images=images) for split in splits}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = pool.map(lambda shard: shard_statistics(shard[1], kinds, tell), shards)
         for (split, _), part in zip(shards, parts, strict=True):
@@ -246,7 +264,8 @@ def shard_statistics(
     path: Path, kinds: Mapping[str, str], tell: Callable[[int], None] = lambda _: None
 ) -> PartialStatistics:
     """Return the statistics of one shard, to be merged with those of the others."""
-    partial = PartialStatistics()
+    images = frozenset(name for name, kind in kinds.items() if kind == "image")
+    partial = PartialStatistics(images=images)
     for batch in read_shard(path, kinds):
         partial.add(batch)
         tell(batch.num_rows)
@@ -271,7 +290,7 @@ def read_examples(examples: str, split: str) -> Iterator[pa.RecordBatch]:
 
 
 def column_kinds(examples: str) -> dict[str, str]:
-    """Return the columns that our ExampleGen wrote: name to ``int``, ``float`` or ``string``.
+    """Return the columns that our ExampleGen wrote: name to its kind, as in `column_types`.
 
     Empty for examples that something else wrote.
     """

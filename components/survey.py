@@ -21,6 +21,8 @@ from components.column_types import Kind
 from components.readers import Source
 from components.value_counts import ValueCounts
 
+HEAD_BYTES = 512
+"""Of an image that are kept: most say their size in them."""
 SAMPLE_ROWS = 50_000
 """About how many rows are looked at closely, from parts spread over the files."""
 ID_NAME = re.compile(r"(?i)^(unnamed.*|index|row(_?(id|num(ber)?))?|uuid|guid|key|.*(^|[ _])id)$")
@@ -45,7 +47,7 @@ class Column:
         rows: how many were looked at.
         is_list: some row holds several values.
         role: ``feature``, or why it is none: ``empty``, ``constant``, ``id``, ``date`` (a text),
-            ``time`` (a number or a text that rows can be put in order by), ``text``.
+            ``time`` (a number or a text that rows can be put in order by), ``text``, ``image``.
         example: one of its values, as text.
         values: Arrow array of the rows that were looked at.
     """
@@ -103,7 +105,8 @@ def _sample(source: Source, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield all rows, or of parts spread over the files as many as make about `SAMPLE_ROWS`."""
     if rows <= 2 * SAMPLE_ROWS:
         for part in source.parts:
-            yield from source.read(part)
+            for batch in source.read(part):
+                yield _without_images(batch)
         return
     chosen = np.unique(
         np.linspace(0, len(source.parts) - 1, min(16, len(source.parts))).astype(int)
@@ -111,7 +114,17 @@ def _sample(source: Source, rows: int) -> Iterator[pa.RecordBatch]:
     step = max(1, sum(source.parts[at].rows for at in chosen) // SAMPLE_ROWS)
     for at in chosen:
         for batch in source.read(source.parts[at]):
-            yield batch.take(pa.array(np.arange(0, batch.num_rows, step)))
+            yield _without_images(batch.take(pa.array(np.arange(0, batch.num_rows, step))))
+
+
+def _without_images(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of whose images the heads are left: together they may be larger than memory."""
+    columns = [
+        pa.array([one and one[:HEAD_BYTES] for one in column.to_pylist()], column.type)
+        if pa.types.is_large_binary(column.type) else column
+        for column in batch.columns
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:
@@ -121,13 +134,14 @@ def _array(table: pa.Table, name: str) -> pa.Array:
 
 def _column(name: str, kind: Kind, values: pa.Array, *, is_list: bool) -> Column:
     there = values.drop_null()
-    if is_list:
+    if is_list or kind == "image":
         distinct = len(there)
     else:
         counts = ValueCounts()
         counts.add(there)
         distinct = counts.table().num_rows
     role = "feature" if is_list else _role(name, kind, there, rows=len(values), distinct=distinct)
+    example = "bytes" if kind == "image" else str(there[0].as_py())[:40] if len(there) else ""
     return Column(
         name=name,
         kind=kind,
@@ -136,7 +150,7 @@ def _column(name: str, kind: Kind, values: pa.Array, *, is_list: bool) -> Column
         rows=len(values),
         is_list=is_list,
         role=role,
-        example=str(there[0].as_py())[:40] if len(there) else "",
+        example=example,
         values=values,
     )
 
@@ -144,6 +158,8 @@ def _column(name: str, kind: Kind, values: pa.Array, *, is_list: bool) -> Column
 def _role(name: str, kind: Kind, there: pa.Array, *, rows: int, distinct: int) -> str:
     if not len(there):
         return "empty"
+    if kind == "image":
+        return "image"
     if distinct == 1 and len(there) == rows:
         return "constant"
     if kind == "string":

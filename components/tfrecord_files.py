@@ -20,7 +20,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from components import csv_records, parquet_files
+from components import csv_records, image_files, parquet_files
 from components.column_types import Layout, Nulls, Seen, is_not_finite
 from trainer.errors import DataFileError
 
@@ -160,12 +160,14 @@ def _column(path: Path, name: str, rows: list[Any], kinds: set[str], first: int)
 
 
 def _text(path: Path, name: str, values: pa.Array, rows: list[Any], first: int) -> pa.Array:
-    """Return bytes as text.
+    """Return bytes as text, unless they are images.
 
     Raises:
         DataFileError: naming the first row whose bytes are not UTF-8.
     """
     if not pa.types.is_binary(values.type):
+        return values
+    if image_files.is_encoded(next((one for row in rows for one in row or ()), b"")):
         return values
     try:
         return values.cast(pa.string())

@@ -19,7 +19,7 @@ from pipeline import display, schema_cli
 from pipeline.options import Config, Json, Sets, load
 from trainer.errors import HeadraceError, InputError
 
-EXAMPLES = ("flights", "flights-best", "penguins", "stdlib-lm", "stdlib-packages")
+EXAMPLES = ("digits", "flights", "flights-best", "penguins", "stdlib-lm", "stdlib-packages")
 ALL = "all"
 RUN_FIELDS = ("pipeline", "run_id", "seconds", "nodes", "examples", "anomalies", "metrics",
               "baseline", "training", "mlflow", "report", "model")  # fmt: skip

@@ -131,6 +131,9 @@ class CleanSettings:
     )
     drop_unlabelled: bool = key(False, "rows without a label are dropped")
     drop_duplicates: bool = key(False, "rows that equal an earlier one in every column are dropped")
+    drop_broken_images: bool = key(
+        False, "rows whose image is missing or cannot be decoded are dropped"
+    )
 
     def __post_init__(self) -> None:
         for name, bounds in self.clip.items():
@@ -153,15 +156,20 @@ class DataSettings:
         metadata={
             "help": "a path, a folder, a glob, or a list of them, also at s3:// or gs://: "
             ".csv(.gz, .zst) .parquet .tfrecord(.gz), or text documents: .txt .md .rst .py, each "
-            "also as .gz"
+            "also as .gz, or images in folders of their classes: .png .jpg .jpeg"
         }
     )
     label: str = key("", "the column to predict; must be set but for a causal-lm")
     text: str = key(
         "", "the column of texts that the model reads; empty: that of documents, or the only one"
     )
-    task: Literal["auto", "binary", "multiclass", "regression", "causal-lm"] = key(
-        "auto", "auto: told by the label's type and number of values, or by the model's kind"
+    image: str = key(
+        "", "the column of images that the model reads; empty: that of image files, or the only one"
+    )
+    task: Literal["auto", "binary", "multiclass", "regression", "causal-lm", "image"] = key(
+        "auto",
+        "auto: told by the label's type and number of values, or by the model's kind; image: the "
+        "label is the class of an image",
     )
     ignore: tuple[str, ...] = key((), "columns that are never features: leaks, row ids")
     null_values: tuple[str, ...] = key(
@@ -199,18 +207,20 @@ class DataSettings:
             "encoding",
             f"must name an encoding, such as latin-1; it holds {json.dumps(self.encoding)}",
         )
-        for name in ("label", "text"):
+        for name in ("label", "text", "image"):
             column = getattr(self, name)
             require(
                 not column or column not in self.ignore,
                 "ignore",
                 f"must not name the {name}; it holds {json.dumps(column)}",
             )
-        require(
-            not self.text or self.text != self.label,
-            "text",
-            f"must not be the label; it holds {json.dumps(self.text)}",
-        )
+        for name in ("text", "image"):
+            column = getattr(self, name)
+            require(
+                not column or column != self.label,
+                name,
+                f"must not be the label; it holds {json.dumps(column)}",
+            )
 
 
 def _require_shares(one: Any) -> None:

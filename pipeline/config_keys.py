@@ -22,10 +22,7 @@ from trainer.errors import SettingError
 NOT_YET: tuple[str, ...] = ()
 """Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
 
-VALUES_NOT_YET = {
-    ("data", "task"): ("image", 'take "auto"'),
-    ("model", "kind"): ("image", 'take "tabular", "text" or "causal-lm"'),
-}
+VALUES_NOT_YET: Mapping[Key, tuple[str, str]] = {}
 """Values of the contract that nothing reads yet, and what would be right."""
 
 

@@ -95,10 +95,11 @@ def _nothing(config: PipelineConfig, files: list[str]) -> Settings:
 
 
 def choice(config: PipelineConfig) -> Settings:
-    """Return what `components.text_choice` chooses the text column by."""
+    """Return what `components.text_choice` chooses the text or image column by."""
     return {
         "model": config.model.kind,
         "text": config.data.text,
+        "image": config.data.image,
         "label": config.data.label,
         "ignore": list(config.data.ignore),
         "split": _split(config),
@@ -157,8 +158,8 @@ def _pusher(config: PipelineConfig, files: list[str]) -> Settings:
     }
 
 
-CHOICE = ("data.text", "data.ignore", "data.split.by", "data.split.column")
-"""Keys that choose the text column, beside the label and the kind of model."""
+CHOICE = ("data.text", "data.image", "data.ignore", "data.split.by", "data.split.column")
+"""Keys that choose the text or image column, beside the label and the kind of model."""
 
 NODES: tuple[Node, ...] = (
     Node(

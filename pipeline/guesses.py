@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components import documents, features, single_columns, verdict
+from components import documents, features, image_files, single_columns, verdict
 from components.survey import Column, Survey
 from pipeline import preflight
 from trainer.errors import InputError
@@ -38,7 +38,7 @@ class Guess:
 
     Attributes:
         kind: ``model.kind``.
-        label, task, text: as their keys; empty where there is none.
+        label, task, text, image: as their keys; empty where there is none.
         why_task: reason.
         ignore: column to reason.
         asked: columns that tell much of the label, to the share that they tell.
@@ -46,10 +46,11 @@ class Guess:
         rules: of validation, each with its reason.
     """
 
-    kind: Literal["tabular", "text", "causal-lm"]
+    kind: Literal["tabular", "text", "causal-lm", "image"]
     label: str = ""
     task: str = ""
     text: str = ""
+    image: str = ""
     why_task: str = ""
     ignore: dict[str, str] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)
@@ -71,6 +72,8 @@ def guess(survey: Survey, label: str, ask: Ask | None) -> Guess:
     """
     if set(survey.columns) == set(documents.COLUMNS):
         return _of_documents(label)
+    if set(survey.columns) == set(image_files.COLUMNS):
+        return _of_image_files(survey, label)
     label = label or _label(survey, ask)
     column = _checked(survey, label)
     task, why = _task(column, ask)
@@ -91,6 +94,23 @@ def _of_documents(label: str) -> Guess:
             "CSV with a column of texts and one of labels",
         )
     return Guess("causal-lm", task="causal-lm")
+
+
+def _of_image_files(survey: Survey, label: str) -> Guess:
+    if label not in {"", image_files.CLASS}:
+        raise InputError(
+            "of image files the label is the folder that each lies in",
+            where="--label",
+            holds=label,
+            right="leave it out, or give a Parquet file with a column of images and one of labels",
+        )
+    if refused := image_files.one_class(list(survey.source.names)):
+        raise refused
+    column = _checked(survey, image_files.CLASS)
+    why = f"an image lies in one of {column.distinct:,} folders, which is its class"
+    found = Guess("image", label=image_files.CLASS, task="image", why_task=why)
+    _rules(survey, found)
+    return found
 
 
 def _label(survey: Survey, ask: Ask | None) -> str:
@@ -128,6 +148,8 @@ def _checked(survey: Survey, label: str) -> Column:
     if one.kind == "string" and verdict.looks_like_id(one.distinct, one.rows):
         what = f"{label} looks like an id: {one.distinct:,} of {one.rows:,} texts differ"
         raise InputError(what, where=where, holds=one.example, right=other)
+    if one.role == "image":
+        raise InputError(f"{label} holds images", where=where, right=other)
     if len(survey.columns) == 1:
         raise InputError(f"there is no column but {label}", where=where, right="give others")
     return one
@@ -179,9 +201,11 @@ def _columns(survey: Survey, found: Guess) -> None:
             continue
         if why := _no_feature(one, found):
             found.ignore[one.name] = why
-        elif one.role != "text":
+        elif one.role not in {"text", "image"}:
             told[one.name] = single_columns.tells(one.values, label, is_regression=is_regression)
     _leaks(told, found)
+    if _images(survey, found):
+        return
     texts = [one for one in survey.columns.values() if one.role == "text"]
     texts = [one for one in texts if one.name != found.label]
     kept = {name: share for name, share in told.items() if name not in found.ignore}
@@ -194,6 +218,18 @@ def _columns(survey: Survey, found: Guess) -> None:
     else:
         for one in texts:
             found.ignore[one.name] = "free text, which a tabular model does not read"
+
+
+def _images(survey: Survey, found: Guess) -> bool:
+    """Take the first column of images, if there is one; say whether there is."""
+    images = [one.name for one in survey.columns.values() if one.role == "image"]
+    if not images:
+        return False
+    found.kind, found.image = "image", images[0]
+    for name in survey.columns:
+        if name not in {found.label, found.image}:
+            found.ignore.setdefault(name, "an image model reads one column of images alone")
+    return True
 
 
 def _no_feature(one: Column, found: Guess) -> str:
@@ -265,7 +301,8 @@ class Size:
     """How large a model and how long a training is taken.
 
     Attributes:
-        layers, width, dropout, sequence: of the model.
+        layers, width, dropout, sequence, image_size, patch, channels: of the model.
+        crop: of augmentation.
         global_batch, epochs, steps, learning_rate, warmup_steps: of the training; `steps` is 0
             where `epochs` decides.
         seconds: about how long a run takes on this machine's processors.
@@ -281,6 +318,10 @@ class Size:
     warmup_steps: int
     seconds: float
     sequence: int = 0
+    image_size: int = 0
+    patch: int = 1
+    channels: int = 3
+    crop: float = 0.0
 
 
 STEPS = ((300, 16, 130), (600, 32, 200), (2000, 32, 800), (20_000, 128, 1200), (100_000, 512, 1000))
@@ -301,6 +342,8 @@ def size(survey: Survey, found: Guess) -> Size:
     rows = max(1, int(survey.rows * (1 - EVAL)))
     if found.kind == "text":
         return _size_of_text(survey, found, rows)
+    if found.kind == "image":
+        return _size_of_images(survey, found, rows)
     batch, updates = next(((b, u) for most, b, u in STEPS if rows <= most), (1024, 600))
     per_epoch = -(-rows // batch)
     epochs = min(max(2, round(updates / per_epoch)), 60)
@@ -341,6 +384,41 @@ def _size_of_text(survey: Survey, found: Guess, rows: int) -> Size:
         warmup_steps=max(1, made // 10),
         seconds=_seconds(made, 32 * sequence * 2 * 64, rows=rows),
         sequence=sequence,
+    )
+
+
+MOST_PIXELS, MOST_GRID = 64, 32
+"""A side that a first model sees, and the places a side that it makes of them."""
+
+
+def _size_of_images(survey: Survey, found: Guess, rows: int) -> Size:
+    heads = survey.columns[found.image or image_files.IMAGE].values.drop_null().to_pylist()
+    shapes = [shape for one in heads if (shape := image_files.shape_of(one))]
+    sides = [min(one.width, one.height) for one in shapes] or [32]
+    side = min(MOST_PIXELS, max(8, int(np.median(sides)) // 4 * 4))
+    patch = max(1, side // MOST_GRID)
+    side -= side % patch
+    batch, updates = (16, 300) if rows <= FEW else (64, 500) if rows <= 3000 else (64, 900)
+    per_epoch = -(-rows // batch)
+    steps = 0 if per_epoch * 2 <= updates else 2 * updates
+    epochs = min(max(2, round(updates / per_epoch)), 40)
+    made = steps or epochs * per_epoch
+    grid = (side // patch) ** 2
+    return Size(
+        layers=2 if side <= 12 else 3,
+        width=32,
+        dropout=0.1,
+        global_batch=batch,
+        epochs=epochs,
+        steps=steps,
+        learning_rate=3e-3,
+        warmup_steps=max(1, made // 20),
+        # A convolution multiplies so many numbers for one that it makes.
+        seconds=_seconds(made, batch * grid * 32 * 18, rows=rows),
+        image_size=side,
+        patch=patch,
+        channels=3 if any(one.has_colours for one in shapes) or not shapes else 1,
+        crop=0.25 if side <= 16 else 0.125,
     )
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LANGUAGE = "causal-lm"
 SHAPE = ("model.layers", "model.width", "model.heads", "model.dropout")
 OF_TOKENS = ("data.text", "model.sequence", "model.vocabulary", "model.vocabulary_size")
+IMAGE = "image"
+OF_IMAGES = ("model.image_size", "model.channels", "data.augment.crop", "data.augment.flip")
+OF_OUR_IMAGES = ("data.image", "model.network", "model.patch")
 
 
 def refusal(config: PipelineConfig) -> SettingError | None:
@@ -56,9 +59,11 @@ def _asked_for(config: PipelineConfig) -> Iterator[tuple[str, SettingError]]:
     if kind == LANGUAGE and task not in {"auto", LANGUAGE}:
         what = 'must be "causal-lm" or "auto" where model.kind is "causal-lm"'
         yield _must(config, "data.task", what, holds=task)
-    if kind != LANGUAGE and task == LANGUAGE:
-        what = 'goes with model.kind = "causal-lm" alone'
-        yield _must(config, "data.task", what, holds=task, right=f'model.kind is "{kind}"')
+    for one in (LANGUAGE, IMAGE):
+        is_own = one == IMAGE and kind not in MODEL_KINDS
+        if task == one != kind and not is_own:
+            what = f'goes with model.kind = "{one}" alone'
+            yield _must(config, "data.task", what, holds=task, right=f'model.kind is "{kind}"')
 
 
 def _must(config: PipelineConfig, name: str, what: str, **facts: Any) -> tuple[str, SettingError]:
@@ -70,10 +75,12 @@ def _must(config: PipelineConfig, name: str, what: str, **facts: Any) -> tuple[s
 def _not_read(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
     """Yield keys that change nothing, why, and what else may be meant."""
     kind = config.model.kind
-    if kind == "tabular":
+    yield from _not_read_of_images(config)
+    if kind in {"tabular", IMAGE}:
         other = ', or set model.kind to "text" or "causal-lm"'
+        a_kind = "an image" if kind == IMAGE else "a tabular"
         for name in OF_TOKENS:
-            yield name, "a tabular model has no text column", other
+            yield name, f"{a_kind} model has no text column", other
     elif config.model.vocabulary == "bytes":
         other = ', or set model.vocabulary to "words"'
         yield "model.vocabulary_size", "the tokens are bytes", other
@@ -83,6 +90,28 @@ def _not_read(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
     else:
         other = ', or set model.kind to "causal-lm"'
         yield "training.token_loss", "no other model than a language model has such a loss", other
+    if kind == IMAGE and config.model.network == "conv":
+        other = ', or set model.network to "vit"'
+        for name in ("model.heads", "training.attention"):
+            yield name, "convolutions have no attention", other
     if kind not in MODEL_KINDS:
         for name in ("training.attention", *SHAPE):
             yield name, f"{kind} decides it by itself", ", or take a model.kind of this house"
+
+
+def _not_read_of_images(config: PipelineConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield keys of images where the model reads none, and of its own where it is a person's."""
+    kind = config.model.kind
+    if kind == IMAGE:
+        for name in ("data.augment.noise", "data.augment.mask"):
+            yield name, "an image model reads no numbers, categories or tokens", ""
+        return
+    is_own = kind not in MODEL_KINDS
+    names = OF_OUR_IMAGES[1:] if is_own else OF_OUR_IMAGES
+    if not (is_own and config.data.image):
+        names += OF_IMAGES
+    a_kind = f"{kind} decides it by itself" if is_own and config.data.image else (
+        f"{kind} reads no column of images"
+    )  # fmt: skip
+    for name in names:
+        yield name, a_kind, ', or set model.kind to "image"'

@@ -125,8 +125,20 @@ def _data(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
     yield from _names(config, list(kinds))
     yield from _rules(config, list(kinds))
     yield from _task(config, heads)
+    yield from _image_classes(config, heads)
     if config.data.split.column in {"", *kinds}:
         yield from _split(config, heads)
+
+
+def _image_classes(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
+    """Yield why image files have no classes to tell apart."""
+    from components import image_files
+
+    is_files = set(heads.layout.kinds) == set(image_files.COLUMNS)
+    if is_files and config.data.label == image_files.CLASS:
+        paths = [one for one in heads.names if image_files.is_image(one)]
+        if paths and (refused := image_files.one_class(paths)):
+            yield Finding("error", refused.where, _message(refused))
 
 
 def _task(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
@@ -150,7 +162,7 @@ def _task(config: PipelineConfig, heads: Heads) -> Iterator[Finding]:
 
 def _kind(config: PipelineConfig, kinds: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what the kind of model cannot read of these columns, or leaves out."""
-    from components import documents, text_choice, text_features
+    from components import documents, image_files, text_choice, text_features
     from pipeline import definition, model_keys
 
     kind, choice = config.model.kind, definition.choice(config)
@@ -160,18 +172,24 @@ def _kind(config: PipelineConfig, kinds: Mapping[str, Any]) -> Iterator[Finding]
             "write such texts"
         )
         yield Finding("error", config.where("model.kind"), message)
+    if kind in {"tabular", "text", "causal-lm"} and set(kinds) == set(image_files.COLUMNS):
+        message = f'a {kind} model reads no images, and these are images; "image" does'
+        yield Finding("error", config.where("model.kind"), message)
+        return
     try:
         text = text_choice.choose(kinds, choice)
+        image = text_choice.choose_image(kinds, choice)
     except InputError as error:
         yield _refused(config, error)
         return
-    for name in () if text else model_keys.OF_TOKENS[1:]:
+    for name in () if text or image else model_keys.OF_TOKENS[1:]:
         if name in config.set_keys:
             message = "is not read: the model reads no text column; leave it out, or set data.text"
             yield Finding("error", config.where(name), message)
-    if others := text_choice.not_read(kinds, choice, text):
+    read = text or image
+    if others := text_choice.not_read(kinds, choice, read):
         yield Finding(
-            "warning", config.where("model.kind"), text_features.not_read(choice, text, others)
+            "warning", config.where("model.kind"), text_features.not_read(choice, read, others)
         )
 
 
@@ -219,7 +237,7 @@ def _foreseen(config: PipelineConfig, heads: Heads | None) -> Iterator[Finding]:
     from components import foresight, text_choice, verdict
     from pipeline import definition
 
-    if heads is None:
+    if heads is None or any(_image_classes(config, heads)):
         return
     (gate,) = [node for node in definition.NODES if node.id == "DataGate"]
     settings = gate.settings(config, [str(one) for one in heads.names])

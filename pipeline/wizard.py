@@ -15,8 +15,6 @@ from pipeline.examples import folder
 from pipeline.guesses import Ask, Guess, Size
 from trainer.errors import InputError
 
-IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
-
 
 def write(data: str, label: str, out: Path, ask: Ask | None) -> list[str]:
     """Write the configuration, whole or not at all.
@@ -36,7 +34,6 @@ def write(data: str, label: str, out: Path, ask: Ask | None) -> list[str]:
     if out.exists() or not out.absolute().parent.is_dir():
         what = "is there already" if out.exists() else "its folder does not exist"
         raise InputError(what, where=str(out), right="name another file with --out")
-    _refuse_images(Path(data))
     found = readers.resolve(data, Path.cwd())
     seen = survey.look(found.files)
     guess = guesses.guess(seen, label, ask)
@@ -52,23 +49,6 @@ def write(data: str, label: str, out: Path, ask: Ask | None) -> list[str]:
             right="name another file with --out",
         ) from None
     return [*_told(seen, guess, size), "", str(out), f"next: headrace run {out}"]
-
-
-def _refuse_images(path: Path) -> None:
-    """Refuse a folder of images.
-
-    Raises:
-        InputError: when it holds some, and nothing else that is read.
-    """
-    if not path.is_dir():
-        return
-    is_image = any(one.suffix.lower() in IMAGES for one in path.rglob("*"))
-    if is_image and not any(one.name.endswith(readers.SUFFIXES) for one in path.rglob("*")):
-        raise InputError(
-            "image models are not available in this version",
-            where=str(path),
-            right="give a CSV or Parquet file, or a folder of text documents",
-        )
 
 
 def _told(seen: Survey, guess: Guess, size: Size) -> Iterator[str]:
@@ -105,6 +85,7 @@ def _text(data: str, out: Path, seen: Survey, guess: Guess, size: Size) -> str:
         _line("root", "runs"),
         "",
         *_data(path, guess),
+        *_augment(size),
         *_validation(guess),
         *_model(guess, size),
         *_training(size),
@@ -137,6 +118,8 @@ def _data(path: str, guess: Guess) -> Iterator[str]:
         yield _line("label", guess.label)
     if guess.text:
         yield _line("text", guess.text)
+    if guess.image:
+        yield _line("image", guess.image)
     yield _line("task", guess.task, guess.why_task)
     if guess.ignore:
         yield "ignore = ["
@@ -155,6 +138,13 @@ def _data(path: str, guess: Guess) -> Iterator[str]:
         yield _line("column", guess.split)
     yield _line("eval", guesses.EVAL)
     yield ""
+
+
+def _augment(size: Size) -> Iterator[str]:
+    if size.crop:
+        yield "[data.augment]"
+        yield _line("crop", size.crop)
+        yield ""
 
 
 def _one_line(text: str) -> str:
@@ -180,12 +170,18 @@ def _model(guess: Guess, size: Size) -> Iterator[str]:
     yield _line("kind", guess.kind)
     yield _line("layers", size.layers)
     yield _line("width", size.width)
-    yield _line("heads", 4)
+    if not size.image_size:
+        yield _line("heads", 4)
     if size.dropout:
         yield _line("dropout", size.dropout)
     if size.sequence:
         yield _line("sequence", size.sequence)
         yield _line("vocabulary", "bytes")
+    if size.image_size:
+        yield _line("network", "conv", '"vit" is a Transformer over patches')
+        yield _line("image_size", size.image_size)
+        yield _line("patch", size.patch)
+        yield _line("channels", size.channels)
     yield ""
 
 

@@ -1,4 +1,4 @@
-"""Light augmentation of training batches: noise on numbers, masked values and tokens.
+"""Light augmentation of training batches: noise on numbers, masked values, moved images.
 
 What a batch gets depends on (seed, epoch, index) alone, so a resumed run goes on with the same.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from trainer import images
 from trainer.settings import AugmentSettings, Job, NumberFeature
 from trainer.texts import Texts, Windows
 from trainer.tokens import TokenIds
@@ -36,6 +37,20 @@ def augmenter(
         return augmented(batch, job.augment, job.features.numbers, ids=ids, place=place)
 
     return change
+
+
+def mover(job: Job) -> Callable[[int, int, int], np.ndarray] | None:
+    """Return what says how the images of a batch are moved, of rows, epoch and index.
+
+    None: they are not, or there are none.
+    """
+    if job.features.image is None or not job.augment.moves_images:
+        return None
+
+    def draw(rows: int, epoch: int, index: int) -> np.ndarray:
+        return images.draws(rows, job.augment, place=(job.training.seed, epoch, index))
+
+    return draw
 
 
 def augmented(

@@ -2,8 +2,8 @@
 
 A split's folder holds ``columns.json`` and, for column i, ``i.values.npy`` and ``i.present.npy``
 (numbers), ``i.codes.npy`` and ``i.distinct.json`` (categories) or the files of `trainer.texts`
-(texts), and ``label.npy``. No `tf.data` shuffle buffer: the position (epoch, index) is all that a
-resumed run needs to go on with the rows that come next.
+(texts) or `trainer.images` (images), and ``label.npy``. No `tf.data` shuffle buffer: the position
+(epoch, index) is all that a resumed run needs to go on with the rows that come next.
 
 The rows of a language model are the windows of `trainer.texts.Windows`.
 """
@@ -23,12 +23,14 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import DataFileError
+from trainer.images import Images
 from trainer.settings import CategoryFeature, Features, NumberFeature
 from trainer.texts import Texts, Windows, mapped
 from trainer.transform import MISSING_ID, category_ids
 
 T = TypeVar("T")
 Augment = Callable[[dict[str, np.ndarray], int, int], dict[str, np.ndarray]]
+Draw = Callable[[int, int, int], np.ndarray]
 AHEAD = 2
 """Batches prepared while the step runs."""
 
@@ -70,6 +72,7 @@ class Columns:
         label: int32 class ids, or float64 values for regression, [N]; of a language model, what
             `trainer.texts.WINDOW_LABEL` names, float64 [N, 4].
         text: the text column, where there is one; a language model's as windows.
+        image: the image column, where there is one.
     """
 
     rows: int
@@ -77,6 +80,7 @@ class Columns:
     categories: tuple[CategoryColumn, ...]
     label: np.ndarray
     text: Texts | Windows | None = None
+    image: Images | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], features: Features) -> Columns:
@@ -95,6 +99,7 @@ class Columns:
                 categories=tuple(_category(folder, described, one) for one in features.categories),
                 label=mapped(folder / "label.npy"),
                 text=text,
+                image=_image(folder, described, features),
             )
         except (OSError, ValueError, KeyError) as error:
             raise DataFileError(
@@ -112,7 +117,7 @@ class Columns:
         """
         lengths = {len(self.label), *(len(one.values) for one in self.numbers),
                    *(len(one.codes) for one in self.categories),
-                   *([self.text.rows] if self.text else [])}  # fmt: skip
+                   *(one.rows for one in (self.text, self.image) if one)}  # fmt: skip
         if lengths != {self.rows}:
             raise DataFileError(
                 "the column files differ in length", where=str(folder),
@@ -123,27 +128,54 @@ class Columns:
         """Return the model's inputs of these rows (int64 [B]), in this order.
 
         ``number_values`` float64 [B, n], ``number_present`` bool [B, n], ``category_ids`` int32
-        [B, m], unless a text column is all there is. Of a text column ``tokens`` int32 [B, S]
-        (windows: [B, S + 1]) and ``lengths`` int32 [B].
+        [B, m], unless a text or image column is all there is. Of a text column ``tokens`` int32
+        [B, S] (windows: [B, S + 1]) and ``lengths`` int32 [B]; of an image column ``pixels`` uint8
+        [B, S, S, C], from the middle of each image.
         """
-        if self.text is None:
-            return self._columns(rows)
-        tokens, lengths = self.text.take(rows)
-        found = self._columns(rows) if self.numbers or self.categories else {}
-        return {**found, "tokens": tokens, "lengths": lengths}
+        found = self._flat(rows)
+        return found if self.image is None else {**found, "pixels": self.image.take(rows)}
 
-    def batch(self, rows: np.ndarray, size: int) -> dict[str, np.ndarray]:
+    def batch(
+        self,
+        rows: np.ndarray,
+        size: int,
+        *,
+        drawn: np.ndarray | None = None,
+        own: slice = slice(None),
+    ) -> dict[str, np.ndarray]:
         """Return inputs, label and weight of these rows, padded to `size`.
 
         A padding row is all zeros but for its ``tokens``, which are padding, and the length 1 of
         its empty text. A language model has no label beside its tokens.
+
+        Args:
+            rows: int64 [B].
+            size: rows of the batch.
+            drawn: how images are moved, as `trainer.images.draws`; None: not at all.
+            own: the rows of the batch whose images are decoded; those of others are zeros.
         """
-        batch = {**self.inputs(rows), "weight": np.ones(len(rows), np.float32)}
+        batch = {**self._flat(rows), "weight": np.ones(len(rows), np.float32)}
+        if self.image is not None:
+            moved = None if drawn is None else drawn[: len(rows)][own]
+            pixels = self.image.take(rows[own], moved)
+            batch["pixels"] = pixels
+            if len(pixels) < len(rows):
+                batch["pixels"] = np.zeros((len(rows), *self.image.shape), np.uint8)
+                batch["pixels"][own] = pixels
         if not isinstance(self.text, Windows):
             batch["label"] = self.label[rows]
         missing = size - len(rows)
         fill = self._fill()
         return {name: _padded(one, missing, fill.get(name, 0)) for name, one in batch.items()}
+
+    def _flat(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the inputs that are no images."""
+        is_all = self.text is None and self.image is None
+        found = self._columns(rows) if is_all or self.numbers or self.categories else {}
+        if self.text is None:
+            return found
+        tokens, lengths = self.text.take(rows)
+        return {**found, "tokens": tokens, "lengths": lengths}
 
     def _fill(self) -> dict[str, int]:
         if self.text is None:
@@ -169,6 +201,13 @@ def _text(folder: Path, described: Mapping[str, Any], features: Features) -> Tex
     index = described["features"][features.text.name]["index"]
     texts = Texts.open(folder, index, features.text)
     return Windows.of(texts) if features.label.task == "causal-lm" else texts
+
+
+def _image(folder: Path, described: Mapping[str, Any], features: Features) -> Images | None:
+    if features.image is None:
+        return None
+    index = described["features"][features.image.name]["index"]
+    return Images.open(folder, index, features.image)
 
 
 def _number(folder: Path, described: Mapping[str, Any], feature: NumberFeature) -> NumberColumn:
@@ -204,12 +243,21 @@ class Batches:
         seed: of the order.
         global_batch: rows of each batch, the epoch's last one padded to it.
         augment: takes a batch, its epoch and its index, and returns it changed; None: none is.
+        draw: of rows, epoch and index: how the images of a batch are moved; None: not at all.
+        own: the rows of a batch that this process trains with; images of others are not decoded.
     """
 
     def __init__(
-        self, columns: Columns, *, seed: int, global_batch: int, augment: Augment | None = None
+        self,
+        columns: Columns,
+        *,
+        seed: int,
+        global_batch: int,
+        augment: Augment | None = None,
+        draw: Draw | None = None,
+        own: slice = slice(None),
     ) -> None:
-        self.augment = augment
+        self.augment, self.draw, self.own = augment, draw, own
         self.columns = columns
         self.seed = seed
         self.global_batch = global_batch
@@ -229,7 +277,8 @@ class Batches:
         epoch, index = divmod(step, self.steps_per_epoch)
         start = index * self.global_batch
         rows = self.order(epoch)[start : start + self.global_batch]
-        batch = self.columns.batch(rows, self.global_batch)
+        drawn = None if self.draw is None else self.draw(self.global_batch, epoch, index)
+        batch = self.columns.batch(rows, self.global_batch, drawn=drawn, own=self.own)
         return batch if self.augment is None else self.augment(batch, epoch, index)
 
     def order(self, epoch: int) -> np.ndarray:

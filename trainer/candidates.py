@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class Candidates:
             width=max(built.width, 1),
             blocks=built.blocks,
             workers=self.replicas.workers.count,
-            has_attention=kind in kinds.OURS,
+            has_attention=built.attends,
             has_token_loss=kind == "causal-lm",
             is_gpu=bool(devices.gpus()),
         )
@@ -107,12 +108,13 @@ class Candidates:
         return self.predicted[techniques]
 
     def _predict(self, techniques: Techniques) -> Prediction:
+        example = self._example
         with _passing_graph():
             held = devices.current_bytes()
             # Tracing needs to know how many workers there are, and none of them.
             alone = Replicas(workers=replace(self.replicas.workers))
             made = self._make(techniques, alone)
-            arguments = (self._example(), tf.TensorSpec([], tf.int32))
+            arguments = (example, tf.TensorSpec([], tf.int32))
             if self.by_halves:
                 sums = made.step.sums.get_concrete_function(*arguments)
                 given = _specs(sums.structured_outputs)
@@ -181,8 +183,9 @@ class Candidates:
     def _local_rows(self) -> int:
         return replicated.local_rows(self.replicas, self.job.training.global_batch)
 
+    @cached_property
     def _example(self) -> dict[str, tf.TensorSpec]:
-        """Return what a replica's share of a batch looks like."""
+        """What a replica's share of a batch looks like."""
         rows = self._local_rows()
         return {
             name: tf.TensorSpec([rows, *value.shape[1:]], value.dtype, name=name)

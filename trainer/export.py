@@ -7,7 +7,8 @@ is not asked for. A feature that an Example lacks, or holds with no value, is mi
 
 - numbers (int or float in the data): float64, NaN is missing;
 - texts: string, UTF-8; the single byte 255, which is no UTF-8, is missing, and so is the empty text
-  unless it is one of the column's known values. A text column's missing text is an empty one.
+  unless it is one of the column's known values. A text column's missing text is an empty one;
+- images: string, encoded as PNG or JPEG; an empty one is missing, and read as black.
 
 A name that cannot be a key (TensorFlow takes letters, digits and ``_``, a letter first) is changed
 in a fixed way, see `column_keys`. ``assets/columns.json`` in the SavedModel says which key is which
@@ -33,11 +34,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import served_language
+from trainer import images, served_language
 from trainer.errors import TrainingError
 from trainer.losses import predictions
 from trainer.models.built import Built
-from trainer.settings import CategoryFeature, Features, NumberFeature, TextFeature
+from trainer.settings import CategoryFeature, Features, ImageFeature, NumberFeature, TextFeature
 from trainer.text_transform import sequences, tokenize, word_table
 from trainer.transform import NO_TEXT, category_ids, category_table
 
@@ -88,7 +89,7 @@ def column_keys(features: Features) -> dict[str, str]:
     names = [one.name for one in features.numbers]
     # The parts of a time are of one column.
     names += dict.fromkeys(one.column for one in features.categories)
-    names += [one.name for one in _text(features)]
+    names += [one.name for one in (*_text(features), *_image(features))]
     keys: dict[str, str] = {}
     for name in names:
         if _is_key(name) and _free(name, keys.values()) == name:
@@ -101,6 +102,10 @@ def column_keys(features: Features) -> dict[str, str]:
 
 def _text(features: Features) -> tuple[TextFeature, ...]:
     return () if features.text is None else (features.text,)
+
+
+def _image(features: Features) -> tuple[ImageFeature, ...]:
+    return () if features.image is None else (features.image,)
 
 
 def _is_key(name: str) -> bool:
@@ -164,6 +169,10 @@ def _describe(features: Features) -> dict[str, Any]:
         {"column": one.name, "key": keys[one.name], "kind": "string", "missing": [""]}
         for one in _text(features)
     ]
+    texts += [
+        {"column": one.name, "key": keys[one.name], "kind": "image", "missing": [""]}
+        for one in _image(features)
+    ]
     label = {"column": features.label.name, "task": features.label.task}
     return {"columns": numbers + texts, "label": label}
 
@@ -171,7 +180,7 @@ def _describe(features: Features) -> dict[str, Any]:
 def _column_specs(features: Features, keys: Mapping[str, str]) -> dict[str, tf.TensorSpec]:
     numbers = {keys[one.name]: tf.float64 for one in features.numbers}
     texts = {keys[one.column]: tf.string for one in features.categories}
-    texts |= {keys[one.name]: tf.string for one in _text(features)}
+    texts |= {keys[one.name]: tf.string for one in (*_text(features), *_image(features))}
     return {key: tf.TensorSpec([None], kind, name=key) for key, kind in (numbers | texts).items()}
 
 
@@ -194,6 +203,9 @@ class ServedModel(tf.Module):
             inputs = _model_inputs(features, self.tables, values)
             if features.text is not None:
                 inputs |= _tokens(features.text, values, self.words[0])
+            if features.image is not None:
+                encoded = values[features.image.name][0]
+                inputs["pixels"] = images.served(features.image, encoded)
             return _answer(built.predict(inputs), features)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
@@ -211,7 +223,7 @@ def _parse(examples: tf.Tensor, features: Features) -> Values:
     """Read tf.Examples: absent or empty is missing."""
     kinds = {one.name: tf.int64 if one.kind == "int" else tf.float32 for one in features.numbers}
     kinds |= {one.column: tf.string for one in features.categories}
-    kinds |= {one.name: tf.string for one in _text(features)}
+    kinds |= {one.name: tf.string for one in (*_text(features), *_image(features))}
     # Ragged, since a fixed-length feature refuses one that is there with no value.
     asked = {name: tf.io.RaggedFeature(kind) for name, kind in kinds.items()}
     parsed = tf.io.parse_example(examples, asked) if asked else {}
@@ -235,7 +247,7 @@ def _read_columns(
     """Read plain columns, by the rule for missing values that the module states."""
     numbers = {one.name: _read_number(one, columns[keys[one.name]]) for one in features.numbers}
     texts = {one.column: _read_text(one, columns[keys[one.column]]) for one in features.categories}
-    for one in _text(features):
+    for one in (*_text(features), *_image(features)):
         there = tf.not_equal(columns[keys[one.name]], NO_TEXT)
         texts[one.name] = tf.where(there, columns[keys[one.name]], ""), there
     return numbers | texts
@@ -290,9 +302,10 @@ def _model_inputs(
 ) -> dict[str, tf.Tensor]:
     """Return the model's stacked inputs; a kind of column that there is none of has size 0.
 
-    Where a text column is all there is, there are none at all.
+    Where a text or image column is all there is, there are none at all.
     """
-    if features.text is not None and not features.numbers and not features.categories:
+    has_other = features.text is not None or features.image is not None
+    if has_other and not features.numbers and not features.categories:
         return {}
     rows = tf.shape(next(iter(values.values()))[0])[0] if values else 0
     numbers = [values[one.name] for one in features.numbers]

@@ -132,6 +132,8 @@ class Run:
             seed=self.settings.seed,
             global_batch=self.settings.global_batch,
             augment=augment.augmenter(job, self.columns.text),
+            draw=augment.mover(job),
+            own=replicated.own_rows(self.replicas, self.settings.global_batch),
         )
         self.policy = precision.resolve(self.settings.precision, has_gpu=bool(devices.gpus()))
         self.total_steps = self.settings.steps or (

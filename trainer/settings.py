@@ -35,7 +35,7 @@ def require(holds: bool, name: str, what: str) -> None:
         raise ValueError(f"{name}: {what}")
 
 
-MODEL_KINDS = ("tabular", "text", "causal-lm")
+MODEL_KINDS = ("tabular", "text", "causal-lm", "image")
 BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How ``model.kind`` names a person's own function that builds a Keras model."""
 
@@ -49,9 +49,10 @@ class ModelSettings:
     kind: str = key(
         "tabular",
         "tabular: a Transformer over the columns; text: over the tokens of a text column; "
-        'causal-lm: a language model; or "module:function" that returns a Keras model',
+        "causal-lm: a language model; image: over the pixels of an image column; "
+        'or "module:function" that returns a Keras model',
     )
-    layers: int = key(3, "Transformer blocks")
+    layers: int = key(3, "blocks: of a Transformer, or of convolutions")
     width: int = key(64, "numbers a token; a multiple of heads")
     heads: int = key(4, "attention heads")
     dropout: float = key(0.0, "share of activations dropped while training, 0 to below 1")
@@ -60,6 +61,12 @@ class ModelSettings:
         "bytes", "tokens of a text: bytes of UTF-8, or words learned from the train split"
     )
     vocabulary_size: int = key(8192, "most words that are learned")
+    network: Literal["conv", "vit"] = key(
+        "conv", "of an image model; conv: convolutions; vit: a Transformer over patches"
+    )
+    image_size: int = key(32, "pixels a side that an image model sees; a multiple of patch")
+    patch: int = key(1, "pixels a side of what an image model makes one token of")
+    channels: Literal[1, 3] = key(3, "of the images that a model sees; 1: grey, 3: colours")
 
     def __post_init__(self) -> None:
         require(
@@ -75,6 +82,12 @@ class ModelSettings:
             f"must be at least 1; it holds {self.vocabulary_size}",
         )
         require(self.layers >= 1, "layers", f"must be at least 1; it holds {self.layers}")
+        require(self.patch >= 1, "patch", f"must be at least 1; it holds {self.patch}")
+        require(
+            self.image_size >= 1 and self.image_size % self.patch == 0,
+            "image_size",
+            f"must be a multiple of patch ({self.patch}); it holds {self.image_size}",
+        )
         require(self.heads >= 1, "heads", f"must be at least 1; it holds {self.heads}")
         require(self.width >= 1, "width", f"must be at least 1; it holds {self.width}")
         require(
@@ -272,6 +285,23 @@ class TextFeature:
 
 
 @dataclass(frozen=True)
+class ImageFeature:
+    """A column of encoded images as the model reads it.
+
+    Attributes:
+        name: the column's name in the data.
+        size: S, pixels a side that the model sees.
+        channels: C, 1 or 3.
+        resize: pixels that the shorter side is resized to before S x S of them are cut out.
+    """
+
+    name: str
+    size: int
+    channels: int
+    resize: int
+
+
+@dataclass(frozen=True)
 class LabelFeature:
     """What is predicted.
 
@@ -303,6 +333,7 @@ class Features:
     categories: tuple[CategoryFeature, ...]
     label: LabelFeature
     text: TextFeature | None = None
+    image: ImageFeature | None = None
 
 
 @dataclass(frozen=True)
@@ -334,15 +365,27 @@ class AugmentSettings:
 
     noise: float = key(0.0, "on numbers, in standard deviations of the train split; 0: none")
     mask: float = key(0.0, "share of categories and tokens of texts that are masked; 0: none")
+    crop: float = key(
+        0.0,
+        "share that an image is resized larger by than model.image_size, which is cut out of it "
+        "anywhere in training, and from the middle otherwise; 0: always from the middle",
+    )
+    flip: bool = key(False, "whether half of the images are mirrored, left to right")
 
     def __post_init__(self) -> None:
         require(0 <= self.noise <= 10, "noise", f"must be from 0 to 10; it holds {self.noise}")
         require(0 <= self.mask < 1, "mask", f"must be from 0 to below 1; it holds {self.mask}")
+        require(0 <= self.crop <= 1, "crop", f"must be from 0 to 1; it holds {self.crop}")
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is changed."""
+        """Whether any number, category or token is changed."""
         return bool(self.noise or self.mask)
+
+    @property
+    def moves_images(self) -> bool:
+        """Whether images are cut out anywhere, or mirrored."""
+        return bool(self.crop or self.flip)
 
 
 @dataclass(frozen=True)
@@ -424,6 +467,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
     text = features.get("text")
     if text is not None:
         text = TextFeature(**{**text, "vocabulary": tuple(text["vocabulary"])})
+    image = features.get("image")
     return Job(
         model=ModelSettings(**values["model"]),
         training=training_from_json(values["training"]),
@@ -448,6 +492,7 @@ def job_from_json(values: dict[str, Any]) -> Job:
             ),
             label=LabelFeature(**label),
             text=text,
+            image=None if image is None else ImageFeature(**image),
         ),
         **{name: values[name] for name in
            ("train", "eval", "checkpoints", "export", "events", "result", "folder", "purpose",

@@ -112,6 +112,14 @@ def local_rows(of: Replicas, global_batch: int) -> int:
     return -(-global_batch // replicas(of))
 
 
+def own_rows(of: Replicas, global_batch: int) -> slice:
+    """Return the rows of a global batch that `share` gives to this process."""
+    if of.workers.count == 1:
+        return slice(None)
+    rows = local_rows(of, global_batch)
+    return slice(of.workers.rank * rows, (of.workers.rank + 1) * rows)
+
+
 def share(of: Replicas, batch: Mapping[str, Any]) -> dict[str, Any]:
     """Split a batch over the replicas; each gets `local_rows` rows, the last ones padded.
 

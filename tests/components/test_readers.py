@@ -101,7 +101,7 @@ def test_a_header_without_rows_is_refused_by_name(tmp_path):
 
 def test_every_refusal_says_what_would_be_right(tmp_path):
     """The form of all messages: where: what; it holds X; what would be right."""
-    pq.write_table(pa.table({"odd": [b"x"]}), tmp_path / "odd.parquet")
+    pq.write_table(pa.table({"odd": [{"a": 1}]}), tmp_path / "odd.parquet")
     pq.write_table(pa.Table.from_arrays([[1], [2]], ["x", "x"]), tmp_path / "twice.parquet")
     pq.write_table(pa.table({"": [1]}), tmp_path / "unnamed.parquet")
     pq.write_table(pa.table({"x": [float("inf")]}), tmp_path / "infinite.parquet")
@@ -374,7 +374,7 @@ def test_parquet_types_become_the_three_kinds(tmp_path):
 @pytest.mark.parametrize(
     ("column", "kind"),
     [
-        (pa.array([b"x"]), "binary"),
+        (pa.array([b"xy"], pa.binary(2)), "fixed_size_binary"),
         (pa.array([{"a": 1}]), "struct"),
         (pa.array([1], pa.duration("s")), "duration"),
     ],

@@ -158,9 +158,8 @@ def test_every_key_but_files_and_label_has_a_default(load, tmp_path):
             "its keys are by, column, eval",
         ),
         (
-            '[model]\nkind = "image"',
-            "pipeline.toml:5: model.kind: is not available in this version; "
-            'it holds "image"; take "tabular", "text" or "causal-lm"',
+            '[model]\nkind = "image"\nimage_size = 30\npatch = 4',
+            "pipeline.toml:6: model.image_size: must be a multiple of patch (4); it holds 30",
         ),
         (
             'root = ""\n' + LEAST,
@@ -176,24 +175,13 @@ def test_every_key_but_files_and_label_has_a_default(load, tmp_path):
         ),
         (
             '[model]\nkind = "tabluar"',
-            "pipeline.toml:5: model.kind: must be one of tabular, text, causal-lm, or "
+            "pipeline.toml:5: model.kind: must be one of tabular, text, causal-lm, image, or "
             'module:function of your own; it holds "tabluar"',
         ),
     ],
 )
 def test_a_wrong_setting_is_refused_with_line_key_value_and_what_is_right(refused, text, message):
     assert refused(text) == message
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[model]\nkind = "image"',
-        '[data]\nfiles = "a"\nlabel = "b"\ntask = "image"',
-    ],
-)
-def test_what_the_contract_has_and_nothing_reads_yet_is_not_accepted(refused, text):
-    assert "is not available in this version" in refused(text)
 
 
 def test_a_root_in_a_bucket_is_refused(load, tmp_path):

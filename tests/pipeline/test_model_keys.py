@@ -12,6 +12,7 @@ from trainer.errors import SettingError
 LANGUAGE = '[data]\nfiles = "a"\n[model]\nkind = "causal-lm"\n'
 TEXT = '[data]\nfiles = "a"\nlabel = "b"\n[model]\nkind = "text"\n'
 TABULAR = '[data]\nfiles = "a"\nlabel = "b"\n[model]\nkind = "tabular"\n'
+IMAGE = '[data]\nfiles = "a"\nlabel = "b"\n[model]\nkind = "image"\n'
 OWN = '[data]\nfiles = "a"\nlabel = "b"\n[model]\nkind = "mine:build"\n'
 
 
@@ -30,6 +31,10 @@ def load(folder: Path, text: str, *sets: str) -> config.PipelineConfig:
         TEXT + 'sequence = 8\nvocabulary = "bytes"\n[training]\nattention = "plain"',
         TABULAR + 'layers = 1\n[training]\nattention = "chunked"',
         OWN + "sequence = 8",
+        IMAGE + 'network = "vit"\nheads = 2\npatch = 4\n[training]\nattention = "chunked"',
+        IMAGE + "[data.augment]\ncrop = 0.1\nflip = true",
+        IMAGE.replace('"b"', '"b"\ntask = "image"\nimage = "c"'),
+        OWN.replace('"b"', '"b"\nimage = "c"\ntask = "image"') + "image_size = 8",
     ],
 )
 def test_what_a_kind_reads_is_taken(tmp_path: Path, text: str) -> None:
@@ -43,6 +48,29 @@ def test_what_a_kind_reads_is_taken(tmp_path: Path, text: str) -> None:
             TABULAR + "sequence = 8",
             "pipeline.toml:6: model.sequence: is not read: a tabular model has no text column; "
             'it holds 8; leave it out, or set model.kind to "text" or "causal-lm"',
+        ),
+        (
+            IMAGE + "sequence = 8",
+            "pipeline.toml:6: model.sequence: is not read: an image model has no text column",
+        ),
+        (
+            IMAGE + "heads = 2",
+            "pipeline.toml:6: model.heads: is not read: convolutions have no attention; "
+            'it holds 2; leave it out, or set model.network to "vit"',
+        ),
+        (
+            IMAGE + "[data.augment]\nnoise = 0.1",
+            "pipeline.toml:7: data.augment.noise: is not read: an image model reads no numbers",
+        ),
+        (
+            TABULAR + "[data.augment]\nflip = true",
+            "pipeline.toml:7: data.augment.flip: is not read: tabular reads no column of images; "
+            'it holds true; leave it out, or set model.kind to "image"',
+        ),
+        (
+            TABULAR.replace("label", 'task = "image"\nlabel'),
+            'pipeline.toml:3: data.task: goes with model.kind = "image" alone; it holds "image"; '
+            'model.kind is "tabular"',
         ),
         (TABULAR + 'vocabulary = "words"', "pipeline.toml:6: model.vocabulary: is not read"),
         (

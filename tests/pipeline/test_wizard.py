@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import real_sets
+from PIL import Image
 
 from pipeline import config, guesses, preflight, wizard
 from trainer.errors import InputError
@@ -105,8 +107,55 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "made.toml").read_text() == "mine"
 
 
-def test_a_folder_of_images_is_said_to_be_for_another_version(tmp_path: Path) -> None:
-    (tmp_path / "cats").mkdir()
-    (tmp_path / "cats" / "1.png").write_bytes(b"\x89PNG")
-    with pytest.raises(InputError, match="image models are not available in this version"):
-        wizard.write(str(tmp_path), "", tmp_path / "made.toml", None)
+def picture(shade: int, mode: str = "RGB") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (30, 21), (shade, 9, 9)).convert(mode).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_pets(folder: Path, *names: str, mode: str = "RGB") -> Path:
+    """Forty images of each class."""
+    for name in names:
+        (folder / "pets" / name).mkdir(parents=True)
+        for at in range(40):
+            shade = 2 * at + (0 if name == "cats" else 100)
+            (folder / "pets" / name / f"{at}.png").write_bytes(picture(shade, mode))
+    return folder / "pets"
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
+def test_a_folder_of_class_folders_gets_an_image_model(
+    tmp_path: Path, mode: str, channels: int
+) -> None:
+    made = loaded(write_pets(tmp_path, "cats", "dogs", mode=mode), "")
+    assert (made.data.label, made.data.task, made.model.kind) == ("class", "image", "image")
+    # The shorter side is 21; a multiple of 4 is taken.
+    assert (made.model.image_size, made.model.channels) == (20, channels)
+    assert preflight.result(made)["findings"] == []
+
+
+def test_a_folder_with_one_class_is_refused_in_one_message(tmp_path: Path) -> None:
+    data = write_pets(tmp_path, "cats")
+    with pytest.raises(InputError, match="the images are of one class") as refused:
+        wizard.write(str(data), "", tmp_path / "made.toml", None)
+    assert refused.value.where == str(data / "cats")
+    made = loaded(write_pets(tmp_path / "both", "cats", "dogs"), "")
+    text = made.path.read_text().replace('files = "pets"', f'files = "{data}"')
+    (tmp_path / "one.toml").write_text(text)
+    (found,) = preflight.result(config.load(tmp_path / "one.toml"))["findings"]
+    assert "the images are of one class" in found["message"]
+
+
+def test_a_column_of_images_is_read_and_the_others_are_not(tmp_path: Path) -> None:
+    rows = 80
+    table = pa.table({
+        "photo": [picture(at) for at in range(rows)],
+        "weight": [float(at % 7) for at in range(rows)],
+        "animal": [("cat", "dog")[at % 2] for at in range(rows)],
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "pets.parquet")
+    made = loaded(tmp_path / "pets.parquet", "animal")
+    assert (made.model.kind, made.data.image, made.data.ignore) == ("image", "photo", ("weight",))
+    assert preflight.result(made)["findings"] == []
+    with pytest.raises(InputError, match="photo holds images"):
+        wizard.write(str(tmp_path / "pets.parquet"), "photo", tmp_path / "other.toml", None)

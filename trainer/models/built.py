@@ -32,6 +32,7 @@ class Built:
             (1 to S), the float32 logits [B, V] of the token after them.
         tokens: of an example; 1 where the model is not one of ours and reads no text.
         width: numbers a token; 0 where that is not known.
+        attends: whether its blocks have attention of ours, which can be chunked.
         notes: what the person should know about the model, a sentence each.
         accumulation_notes: the same, of a training that accumulates micro-batches.
     """
@@ -43,5 +44,6 @@ class Built:
     next_token: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
     tokens: int = 1
     width: int = 0
+    attends: bool = False
     notes: tuple[str, ...] = ()
     accumulation_notes: tuple[str, ...] = ()

@@ -62,6 +62,7 @@ def build(
         next_token=model.next_token,
         tokens=text.sequence,
         width=settings.width,
+        attends=True,
     )
 
 

@@ -9,9 +9,10 @@ and the names of its blocks::
         return keras.Model(inputs, keras.layers.Dense(label.logits)(x))
 
 The model's inputs are a dict by column name: numbers float32 [B, 1], standardised by the train
-split, 0 where missing; categories int32 [B, 1], 0 missing, 1 unknown; texts int32 [B, S]. Its
-output is logits [B, C]. Recomputation is of the blocks that are named, else of each layer of the
-model that holds weights. Losses besides (regularizers, `add_loss`) are not added.
+split, 0 where missing; categories int32 [B, 1], 0 missing, 1 unknown; texts int32 [B, S]; images
+float32 [B, S, S, C], from -1 to 1. Its output is logits [B, C]. Recomputation is of the blocks that
+are named, else of each layer of the model that holds weights. Losses besides (regularizers,
+`add_loss`) are not added.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from trainer.errors import HeadraceError, SettingError
 from trainer.losses import logits_size
 from trainer.models.built import Batch, Built
 from trainer.models.foreign import Foreign, drawing_from
+from trainer.models.image import standard_pixels
 from trainer.models.running import Blocks
 from trainer.models.tabular import label_sums
 from trainer.precision import policy as policy_of
@@ -51,15 +53,15 @@ class FeatureSpec:
 
     Attributes:
         name: the column's, and that of the model's input.
-        kind: ``number``, ``category`` or ``text``.
-        shape: of an example: (1,), of a text (S,).
-        dtype: ``float32`` of numbers, ``int32`` of ids.
-        size: how many different ids there are; 0 of a number.
+        kind: ``number``, ``category``, ``text`` or ``image``.
+        shape: of an example: (1,), of a text (S,), of an image (S, S, C).
+        dtype: ``float32`` of numbers and images, ``int32`` of ids.
+        size: how many different ids there are; 0 of a number or an image.
     """
 
     name: str
-    kind: Literal["number", "category", "text"]
-    shape: tuple[int]
+    kind: Literal["number", "category", "text", "image"]
+    shape: tuple[int, ...]
     dtype: Literal["float32", "int32"]
     size: int = 0
 
@@ -147,7 +149,7 @@ def build(
 
 
 def feature_specs(features: Features) -> dict[str, FeatureSpec]:
-    """Return the columns by name, numbers first, then categories, then the text."""
+    """Return the columns by name, numbers first, then categories, the text and the image."""
     numbers = [FeatureSpec(one.name, "number", (1,), "float32") for one in features.numbers]
     categories = [
         FeatureSpec(one.name, "category", (1,), "int32", FIRST_KNOWN_ID + len(one.vocabulary))
@@ -159,7 +161,13 @@ def feature_specs(features: Features) -> dict[str, FeatureSpec]:
         if text
         else []
     )
-    return {one.name: one for one in (*numbers, *categories, *texts)}
+    image = features.image
+    images = (
+        [FeatureSpec(image.name, "image", (image.size, image.size, image.channels), "float32")]
+        if image
+        else []
+    )
+    return {one.name: one for one in (*numbers, *categories, *texts, *images)}
 
 
 def label_spec(label: LabelFeature) -> LabelSpec:
@@ -398,6 +406,8 @@ class Inputs:
             found[one.name] = batch["category_ids"][:, place : place + 1]
         if self.features.text:
             found[self.features.text.name] = batch["tokens"]
+        if self.features.image:
+            found[self.features.image.name] = standard_pixels(batch["pixels"])
         return found
 
 
@@ -433,7 +443,7 @@ def _notes(model: Any) -> Iterator[str]:
 
 
 def _try(built: Built, features: Features, *, kind: str) -> None:
-    """Run the model on two rows: of the smallest ids, with an empty text, and of the largest.
+    """Run the model on two rows: of the smallest ids, an empty text and black, and of the largest.
 
     Raises:
         SettingError: when it raises, or gives what is not finite.
@@ -466,6 +476,10 @@ def _two_rows(features: Features) -> dict[str, tf.Tensor]:
         size, ids = features.text.sequence, token_ids(features.text)
         empty, full = [ids.end, *[ids.padding] * (size - 1)], [ids.size - 1] * size
         rows["tokens"], rows["lengths"] = tf.constant([empty, full]), tf.constant([1, size])
+    if features.image:
+        side, channels = features.image.size, features.image.channels
+        levels = tf.constant([0, 255], tf.uint8)[:, None, None, None]
+        rows["pixels"] = tf.tile(levels, [1, side, side, channels])
     return rows
 
 

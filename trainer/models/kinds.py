@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from trainer.models import causal_lm, custom, tabular, text
+from trainer.models import causal_lm, custom, image, tabular, text
 from trainer.models.built import Built
 from trainer.settings import Features, ModelSettings, Techniques
 from trainer.shard import Parameters
 
-OURS = {"tabular": tabular.build, "text": text.build, "causal-lm": causal_lm.build}
+OURS = {
+    "tabular": tabular.build,
+    "text": text.build,
+    "causal-lm": causal_lm.build,
+    "image": image.build,
+}
 """Any other kind is a person's own: ``module:function``."""
 
 

@@ -79,6 +79,7 @@ def build(
         blocks=settings.layers,
         tokens=1 + len(features.numbers) + len(features.categories),
         width=settings.width,
+        attends=True,
     )
 
 

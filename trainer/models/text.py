@@ -63,6 +63,7 @@ def build(
         blocks=settings.layers,
         tokens=1 + text_of(features).sequence,
         width=settings.width,
+        attends=True,
     )
 
 
