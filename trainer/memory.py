@@ -29,7 +29,7 @@ ITERATIONS = 3
 
 VIEWS = frozenset({
     "Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
-    "Snapshot", "EnsureShape", "Bitcast", "CheckNumerics",
+    "Snapshot", "EnsureShape", "Bitcast", "CheckNumerics", "InplaceUpdate",
 })  # fmt: skip
 """Operations whose output i is the buffer of input i."""
 

@@ -119,7 +119,8 @@ def _with_gradients(
         to_logits = tf.cast(to_logits * weight[:, None], hidden.dtype)
         part = tf.matmul(to_logits, kernel, transpose_b=True)
         to_kernel += tf.cast(tf.matmul(rows, to_logits, transpose_a=True), tf.float32)
-        to_hidden = tf.tensor_scatter_nd_update(to_hidden, [[index]], part[None])
+        # A scatter would copy all of it, each time; nobody but this loop ever sees it.
+        to_hidden = tf.raw_ops.InplaceUpdate(x=to_hidden, i=tf.reshape(index, [1]), v=part[None])
         return index + 1, loss + tf.reduce_sum(losses * weight), to_hidden, to_kernel
 
     start = (

@@ -160,7 +160,7 @@ def test_json_of_a_wrong_command_is_one_object_that_says_so(folder, capsys, argu
         (["example"], "headrace example: Missing argument 'NAME'"),
         (
             ["example", "zebra"],
-            "zebra: no such example; take one of flights, flights-best, penguins, stdlib-lm",
+            "zebra: no such example; take one of digits, flights, flights-best, penguins",
         ),
         (["ui", "--port", "x"], "headrace ui: Invalid value for '--port'"),
         (["ui", "--port", "70000"], "headrace ui: Invalid value for '--port'"),

@@ -489,7 +489,10 @@ def test_all_levers_at_once_are_plain_training(gangs: list[Any]) -> None:
     for found in gangs:
         done = found["every lever"]
         np.testing.assert_allclose(done["losses"], plain["losses"], rtol=1e-6)
-        _same(_without_key_biases(done["weights"]), _without_key_biases(plain["weights"]))
+        # Where a gradient is nearly 0 its rounding shows in Adam's steps: 5e-6, of 0.1 in ten.
+        _same(
+            _without_key_biases(done["weights"]), _without_key_biases(plain["weights"]), atol=5e-6
+        )
 
 
 @pytest.mark.slow
