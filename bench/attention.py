@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import sys
 import time
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
+
+from shared import language
 
 HEADS, DEPTH, LONG, SHORT = 2, 32, 32_768, 1_000
 
@@ -115,9 +114,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    language.prepare()
     import tensorflow as tf
 
     from trainer.chunked_attention import chunked_attention

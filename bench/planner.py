@@ -23,6 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from shared import language
+
 STEPS = 3
 CATEGORIES, NUMBERS = 4, 6
 
@@ -209,9 +211,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--take", type=int, default=1000)
     options = parser.parse_args()
-    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    language.prepare()
     import tensorflow as tf
 
     # Imported before the forks, and no operation run: a fork would not have its threads.

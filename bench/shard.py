@@ -22,6 +22,8 @@ import subprocess
 import sys
 import time
 
+from shared import language
+
 LEVELS = ("none", "optimizer", "gradients", "parameters")
 WORKERS = (2, 3)
 ROUNDS, STEPS = 2, 10
@@ -61,9 +63,9 @@ def worker() -> None:
     replicas = replicated.choose()
     workers = replicas.workers.count
     rows = ROWS_A_WORKER * workers
-    alone = Trained(replicated.Replicas(), "none", rows)
+    alone = made(replicated.Replicas(), "none", rows)
     for number in range(STEPS):
-        alone.step(number)
+        step(alone, replicated.Replicas(), rows, number)
     right = alone.state.arrays()
     del alone
     seconds: dict[str, list[float]] = {level: [] for level in LEVELS}
@@ -88,13 +90,13 @@ def measure(replicas, level: str, rows: int, right: dict, seconds: list[float]) 
 
     gc.collect()
     before = info("current")
-    trained = Trained(replicas, level, rows)
+    trained = made(replicas, level, rows)
     held = info("current") - before
-    trained.step(0)
+    step(trained, replicas, rows, 0)
     tf.config.experimental.reset_memory_stats("CPU:0")
     for number in range(1, STEPS):
         started = time.perf_counter()
-        trained.step(number)
+        step(trained, replicas, rows, number)
         seconds.append(time.perf_counter() - started)
     peak = info("peak") - before - held
     arrays = trained.state.arrays()
@@ -106,61 +108,29 @@ def measure(replicas, level: str, rows: int, right: dict, seconds: list[float]) 
     return {"held": round(held, 1), "peak": round(peak, 1), "worst_difference": worst}
 
 
-class Trained:
-    """A model, its state and its step, for one level."""
+def made(replicas, level: str, rows: int) -> language.Trained:
+    """Return a model with its state and step, for one level."""
+    micro = ROWS_A_WORKER // 2 if replicas.workers.count > 1 else rows
+    return language.trained(
+        layers=4, width=256, heads=4, tokens=SEQUENCE, rows=rows, replicas=replicas,
+        techniques={"micro_batch": micro, "recompute": 4, "shard": level}, schedule="constant",
+    )  # fmt: skip
 
-    def __init__(self, replicas, level: str, rows: int) -> None:
-        from trainer.collectives import Channel
-        from trainer.models import causal_lm
-        from trainer.settings import (
-            Features,
-            LabelFeature,
-            ModelSettings,
-            Techniques,
-            TextFeature,
-            TrainingSettings,
-        )
-        from trainer.shard import Parameters, Sharding
-        from trainer.state import TrainState
-        from trainer.step import make_step
 
-        features = Features(
-            (), (), LabelFeature("text", "causal-lm", "string"), TextFeature("text", SEQUENCE)
-        )
-        settings = TrainingSettings(global_batch=rows, learning_rate=1e-4, schedule="constant")
-        micro = ROWS_A_WORKER // 2 if replicas.workers.count > 1 else rows
-        techniques = Techniques(micro, recompute=4, shard=level)
-        parameters = None
-        if level in {"gradients", "parameters"}:
-            parameters = Parameters(Sharding(level, Channel(replicas.workers)))
-        model = ModelSettings(kind="causal-lm", layers=4, width=256, sequence=SEQUENCE)
-        built = causal_lm.build(
-            model, features, techniques, policy="float32", seed=7, parameters=parameters
-        )
-        self.replicas, self.rows = replicas, rows
-        self.state = TrainState(
-            built.model, settings, total_steps=STEPS, policy="float32", techniques=techniques,
-            workers=replicas.workers, parameters=parameters,
-        )  # fmt: skip
-        self.state.join(replicas.control)
-        self.whole = make_step(
-            self.state, built.sums, settings=settings, techniques=techniques, replicas=replicas
-        ).whole
+def step(trained: language.Trained, replicas, rows: int, number: int) -> None:
+    """Do one step, and wait for it."""
+    import numpy as np
+    import tensorflow as tf
 
-    def step(self, number: int) -> None:
-        """Do one step, and wait for it."""
-        import numpy as np
-        import tensorflow as tf
+    from trainer import strategy as replicated
 
-        from trainer import strategy as replicated
-
-        random = np.random.default_rng(number)
-        batch = {
-            "tokens": random.integers(0, 256, (self.rows, SEQUENCE + 1)).astype(np.int32),
-            "lengths": np.full(self.rows, SEQUENCE, np.int32),
-            "weight": np.ones(self.rows, np.float32),
-        }
-        float(self.whole(replicated.share(self.replicas, batch), tf.constant(number)).loss)
+    random = np.random.default_rng(number)
+    batch = {
+        "tokens": random.integers(0, 256, (rows, SEQUENCE + 1)).astype(np.int32),
+        "lengths": np.full(rows, SEQUENCE, np.int32),
+        "weight": np.ones(rows, np.float32),
+    }
+    float(trained.step.whole(replicated.share(replicas, batch), tf.constant(number)).loss)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ that all files are in; it says where a row stands and is not part of its content
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from components import csv_records
-from components.column_types import Layout, Seen
+from components.column_types import Seen
 from trainer.errors import DataFileError
 
 ENDINGS = (".txt", ".md", ".rst", ".py")
@@ -112,19 +111,13 @@ def common_folder(files: Iterable[str | Path]) -> str:
     return os.path.commonpath(folders) if folders else ""
 
 
-def layout(found: Layout) -> Layout:
-    """Return a layout that knows which column says where a row stands; others as they are.
-
-    A document or image that stands twice has equal rows, which share a split: its path is not
-    looked at.
-    """
-    if set(found.kinds) not in (set(COLUMNS), {"image", PATH, "class"}):
-        return found
-    return dataclasses.replace(found, places=frozenset({PATH}))
+def shown_path(path: Path, folder: str) -> str:
+    """Return a file's path relative to a folder, as a text whatever its bytes are."""
+    return os.fsencode(os.path.relpath(path, folder)).decode(errors="replace")
 
 
 def groups(paths: Sequence[Path]) -> list[list[int]]:
-    """Return the numbers of documents that are written into one file, about `GROUP_BYTES` each."""
+    """Return the numbers of files that are written into one, about `GROUP_BYTES` each."""
     found: list[list[int]] = [[]]
     size = 0
     for number, path in enumerate(paths):
@@ -184,8 +177,8 @@ def read(path: Path, folder: str, *, most: int = 0) -> tuple[pa.RecordBatch, boo
         )
     text = _checked(path, data if is_whole else _whole_characters(data[:most]))
     texts = pa.array([text or None], pa.string())
-    name = os.fsencode(os.path.relpath(path, folder)).decode(errors="replace")
-    return pa.RecordBatch.from_arrays([texts, pa.array([name])], list(COLUMNS)), is_whole
+    places = pa.array([shown_path(path, folder)])
+    return pa.RecordBatch.from_arrays([texts, places], list(COLUMNS)), is_whole
 
 
 def _whole_characters(data: bytes) -> bytes:

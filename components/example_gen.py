@@ -39,7 +39,7 @@ from components.cleaning import Cleaning, Rules, broken_images, cleaned_batches
 from components.csv_records import Dialect
 from components.fingerprint import file_digest
 from components.readers import Part, Source
-from components.statistics import AT_HAND, PartialStatistics, keep_statistics
+from components.statistics import AT_HAND, PartialStatistics, images_of, keep_statistics
 from trainer import journal
 from trainer.errors import DataFileError, TrainingError
 
@@ -200,8 +200,7 @@ class Shards:
             mine[name].add(example_records.as_lists(batch))
 
     def _images(self) -> frozenset[str]:
-        kinds = self.source.layout.kinds
-        return frozenset(name for name, kind in kinds.items() if kind == "image")
+        return images_of(self.source.layout.kinds)
 
     def statistics(self) -> dict[str, PartialStatistics]:
         """Return the statistics of each split, once all parts are written."""

@@ -19,6 +19,7 @@ from components import (
     parquet_files,
     readers,
     split,
+    text_choice,
     tfrecord_files,
 )
 from components.column_types import Layout, Nulls, Seen
@@ -133,7 +134,7 @@ def read(
             seen[name].merge(one)
             if one.is_infinite:
                 infinite.setdefault(path, []).append(name)
-    layout = documents.layout(column_types.settle(seen))
+    layout = text_choice.with_places(column_types.settle(seen))
     readers.check_finite(layout, infinite, null, dialect)
     heads = [
         Head(path, _typed(path, table, layout, null), is_whole)

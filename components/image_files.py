@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from components.column_types import Seen
-from components.documents import GROUP_BYTES, MOST_BYTES
+from components.documents import MOST_BYTES, is_temporary, shown_path
 from trainer.errors import DataFileError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".PNG", ".JPG", ".JPEG")
@@ -40,7 +40,7 @@ def is_encoded(data: bytes) -> bool:
 
 def why_not(path: Path) -> str:
     """Return why a file is no image; empty when it is one."""
-    if path.name.startswith((".", "~", "#")):
+    if is_temporary(path):
         return "hidden or temporary"
     if not path.is_file():
         return "not a file"
@@ -74,11 +74,10 @@ def read(path: Path, folder: str, *, most: int = 0) -> tuple[pa.RecordBatch, boo
             holds=f"more than {MOST_BYTES:,} bytes", right="save it smaller",
         )  # fmt: skip
     is_whole = not most or len(data) <= most
-    name = os.fsencode(os.path.relpath(path, folder)).decode(errors="replace")
     # An empty file is no missing image, but a broken one.
     columns = [
         pa.array([data], pa.large_binary()),
-        pa.array([name]),
+        pa.array([shown_path(path, folder)]),
         pa.array([class_of(path)]),
     ]
     return pa.RecordBatch.from_arrays(columns, list(COLUMNS)), is_whole
@@ -93,19 +92,6 @@ def see() -> tuple[int, dict[str, Seen]]:
     """Return the one row of any image, and what its values show, without opening it."""
     texts = {name: Seen(has_values=True, is_text=True) for name in (PATH, CLASS)}
     return 1, {IMAGE: Seen(has_values=True, is_image=True), **texts}
-
-
-def groups(paths: Sequence[Path]) -> list[list[int]]:
-    """Return the numbers of images that are written into one file, about 4 MiB each."""
-    found: list[list[int]] = [[]]
-    size = 0
-    for number, path in enumerate(paths):
-        if found[-1] and size >= GROUP_BYTES:
-            found.append([])
-            size = 0
-        found[-1].append(number)
-        size += path.stat().st_size
-    return found
 
 
 def one_class(paths: Sequence[Path]) -> DataFileError | None:

@@ -37,35 +37,51 @@ class Rows:
     read: Callable[[bool], Batches]
 
 
-def look(data: str, columns: list[dict[str, Any]], nulls: list[str]) -> Rows:
-    """Look at the files that a path, a folder or a glob stands for.
+@dataclass(frozen=True)
+class Files:
+    """What a path, a folder or a glob stands for: TFRecord files of ours, or others."""
+
+    paths: list[Path]
+    are_records: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return sum(one.stat().st_size for one in self.paths)
+
+
+def find(data: str) -> Files:
+    """Return the files that a path, a folder or a glob stands for.
+
+    Raises:
+        InputError: when there are none.
+    """
+    records = _records(data)
+    paths = records or list(readers.resolve(data, Path.cwd()).files)
+    return Files(paths, bool(records))
+
+
+def look(files: Files, columns: list[dict[str, Any]], nulls: list[str]) -> Rows:
+    """Look at the types of the columns.
 
     Args:
-        data: which; tables or TFRecord files, not both.
+        files: of `find`.
         columns: of the model.
         nulls: texts that stand for a missing value.
 
     Raises:
         InputError: when they cannot be read, or a column of the model holds lists.
     """
-    records = _records(data)
-    if records:
-        names = frozenset().union(*(example_files.seen(one) for one in records))
-        return Rows(names, lambda keep: _of_records(records, columns, keep))
-    source = readers.inspect(readers.resolve(data, Path.cwd()).files, nulls, block=CSV_BYTES)
+    if files.are_records:
+        names = frozenset().union(*(example_files.seen(one) for one in files.paths))
+        return Rows(names, lambda keep: _of_records(files.paths, columns, keep))
+    source = readers.inspect(files.paths, nulls, block=CSV_BYTES)
     kinds = source.layout.kinds
     lists = [one["column"] for one in columns if one["column"] in source.layout.lists]
     if lists:
         what = f"column {lists[0]} holds several values in a row"
         raise InputError(what, where="DATA", right="give one value a row")
     return Rows(frozenset(kinds), lambda keep: _of_tables(source, columns, keep))
-
-
-def size(data: str) -> int:
-    """Return the bytes of the files that a path, a folder or a glob stands for; 0: of none."""
-    path = Path(data).absolute()
-    files = path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
-    return sum(one.stat().st_size for one in files if one.is_file())
 
 
 def _records(data: str) -> list[Path]:

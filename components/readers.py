@@ -29,6 +29,7 @@ from components import (
     image_files,
     parquet_files,
     remote_files,
+    text_choice,
     tfrecord_files,
 )
 from components.column_types import Layout, Nulls, Seen
@@ -282,14 +283,12 @@ class Source:
         return counted
 
     def shards(self) -> list[list[int]]:
-        """Return the numbers of the parts that are written together: some, or many documents."""
-        if any(image_files.is_image(path) for path in self.names):
-            return image_files.groups([part.path for part in self.parts])
-        if not any(documents.is_document(path) for path in self.names):
-            size = -(-len(self.parts) // MOST_SHARDS)
-            numbers = list(range(len(self.parts)))
-            return [numbers[at : at + size] for at in range(0, len(numbers), size)]
-        return documents.groups([part.path for part in self.parts])
+        """Return the numbers of the parts that are written together: some, or many small files."""
+        if any(documents.is_document(one) or image_files.is_image(one) for one in self.names):
+            return documents.groups([part.path for part in self.parts])
+        size = -(-len(self.parts) // MOST_SHARDS)
+        numbers = list(range(len(self.parts)))
+        return [numbers[at : at + size] for at in range(0, len(numbers), size)]
 
     def read(self, part: Part) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a part with every column of the layout, in the layout's order.
@@ -379,7 +378,7 @@ def inspect(
         if not rows:
             empty = csv_records.no_rows(path, names[path])
             raise empty
-    layout = documents.layout(column_types.settle(seen))
+    layout = text_choice.with_places(column_types.settle(seen))
     check_finite(layout, names, null, dialect)
     folder = documents.common_folder(paths)
     return Source(layout, tuple(parts), names, null, folder, dialect)

@@ -163,6 +163,11 @@ class PartialStatistics:
         feature.string_stats.MergeFrom(top.string_stats)
 
 
+def images_of(kinds: Mapping[str, str]) -> frozenset[str]:
+    """Return the columns of images among columns with their kinds."""
+    return frozenset(name for name, kind in kinds.items() if kind == "image")
+
+
 def _as_bytes(feature: statistics_pb2.FeatureNameStatistics) -> None:
     """Make statistics of texts those of bytes, which is how a schema is told that they are none."""
     told = statistics_pb2.BytesStatistics(common_stats=feature.string_stats.common_stats)
@@ -251,7 +256,7 @@ def compute(
     """
     shards = [(split, path) for split in splits for path in shard_paths(examples, split)]
     kinds = column_kinds(examples)
-    images = frozenset(name for name, kind in kinds.items() if kind == "image")
+    images = images_of(kinds)
     result = {split: PartialStatistics(images=images) for split in splits}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = pool.map(lambda shard: shard_statistics(shard[1], kinds, tell), shards)
@@ -264,8 +269,7 @@ def shard_statistics(
     path: Path, kinds: Mapping[str, str], tell: Callable[[int], None] = lambda _: None
 ) -> PartialStatistics:
     """Return the statistics of one shard, to be merged with those of the others."""
-    images = frozenset(name for name, kind in kinds.items() if kind == "image")
-    partial = PartialStatistics(images=images)
+    partial = PartialStatistics(images=images_of(kinds))
     for batch in read_shard(path, kinds):
         partial.add(batch)
         tell(batch.num_rows)

@@ -5,10 +5,12 @@ Light: the same rule before a run and in each of its nodes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from components import documents, image_files
+from components.column_types import Layout
 from trainer.errors import SettingError
 
 LONG_BYTES = 1024
@@ -31,6 +33,15 @@ def places(kinds: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that say where a row stands, of documents and of image files."""
     whole = (documents.COLUMNS, image_files.COLUMNS)
     return (documents.PATH,) if any(set(kinds) == set(one) for one in whole) else ()
+
+
+def with_places(found: Layout) -> Layout:
+    """Return a layout that knows which column says where a row stands.
+
+    A document or image that stands twice has equal rows, which share a split: its path is not
+    looked at.
+    """
+    return dataclasses.replace(found, places=frozenset(places(found.kinds)))
 
 
 def choose_image(kinds: Mapping[str, str], told: Mapping[str, Any]) -> str:

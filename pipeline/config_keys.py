@@ -19,12 +19,6 @@ from pipeline import config_file
 from pipeline.config_file import Key
 from trainer.errors import SettingError
 
-NOT_YET: tuple[str, ...] = ()
-"""Keys of the contract that nothing reads yet: refused, so that none is accepted and ignored."""
-
-VALUES_NOT_YET: Mapping[Key, tuple[str, str]] = {}
-"""Values of the contract that nothing reads yet, and what would be right."""
-
 
 @dataclass(frozen=True)
 class Words:
@@ -181,14 +175,10 @@ def refusal(
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         return (*at, *rest), _unknown((*at, *rest), error["input"], known)
     if error["type"] == "value_error":
-        if refused := _not_yet(at, tables):
-            return refused
         return _own(at, str(error["ctx"]["error"]), known, error["input"])  # type: ignore[typeddict-item]
     one = known[config_file.dotted(at)]
     if error["type"].startswith("missing"):
         return _missing(at, known)
-    if refused := _not_yet(at, tables):
-        return refused
     value = _value(tables, at)
     if rest and isinstance(value, Mapping):
         at, value = (*at, str(rest[0])), value[str(rest[0])]
@@ -208,16 +198,6 @@ def _hint(at: Key, value: Any, known: Mapping[str, Declared]) -> str:
     inside = [key.removeprefix(f"{name}.") for key in known if key.startswith(f"{name}.")]
     keys = [key for key in inside if "." not in key]
     return f"its keys are {', '.join(keys)}" if keys else ""
-
-
-def _not_yet(at: Key, tables: Mapping[str, Any]) -> tuple[Key, SettingError] | None:
-    """Return the key, at or below this one, that holds what nothing reads yet; None: none does."""
-    for name, (later, right) in VALUES_NOT_YET.items():
-        if name[: len(at)] == at and _value(tables, name) == later:
-            return name, SettingError(
-                "is not available in this version", holds=toml_text(later), right=right
-            )
-    return None
 
 
 def _missing(at: Key, known: Mapping[str, Declared]) -> tuple[Key, SettingError]:
@@ -247,8 +227,6 @@ def _value(tables: Mapping[str, Any], at: Key) -> Any:
 def _unknown(at: Key, value: Any, known: Mapping[str, Declared]) -> SettingError:
     name = config_file.dotted(at)
     holds = toml_text(value)
-    if name in NOT_YET:
-        return SettingError("is not available in this version", holds=holds, right="leave it out")
     near = config_file.nearest(name, known)
     right = f"the nearest key is {near}" if near else "the keys are listed in the README"
     return SettingError("unknown key", holds=holds, right=right)

@@ -91,13 +91,14 @@ def _looked_at(
     Raises:
         InputError: when the rows or the model cannot be read.
     """
-    if prediction_rows.size(data) < LARGE_BYTES:
-        rows = prediction_rows.look(data, described["columns"], nulls)
+    files = prediction_rows.find(data)
+    if files.size < LARGE_BYTES:
+        rows = prediction_rows.look(files, described["columns"], nulls)
         _missing(described, rows)
         return rows, served.load(folder, callers=AT_ONCE).answer
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(served.load, folder, callers=AT_ONCE)
-        rows = prediction_rows.look(data, described["columns"], nulls)
+        rows = prediction_rows.look(files, described["columns"], nulls)
         return rows, loading.result().answer
 
 

@@ -39,18 +39,18 @@ def attention(
 
     @tf.custom_gradient
     def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> Any:
-        weights = _weights(query, key, mask=mask, causal=causal)
+        seen = tf.logical_and(mask, _triangle(key)) if causal and mask is not None else mask
+        weights = _weights(query, key, seen=seen, causal=causal)
         scale = None
         if dropout_rate and seed is not None:
             scale = drop_scale(tf.shape(weights), seed, rate=dropout_rate, dtype=weights.dtype)
+        # Made here, so that it is kept for the gradient, and not what each query sees.
+        is_moved = None if seen is None else sees_any(seen, value.dtype)
         used = tf.cast(weights if scale is None else weights * scale, value.dtype)
         mixed = tf.matmul(used, value)
 
         def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-            moving = upstream
-            if mask is not None:
-                seen = tf.logical_and(mask, _triangle(key)) if causal else mask
-                moving = upstream * sees_any(seen, upstream.dtype)
+            moving = upstream if is_moved is None else upstream * is_moved
             to_weights = _wide(tf.matmul(moving, value, transpose_b=True))
             if scale is not None:
                 to_weights *= scale
@@ -69,18 +69,24 @@ def attention(
 
 
 def _weights(
-    query: tf.Tensor, key: tf.Tensor, *, mask: tf.Tensor | None, causal: bool
+    query: tf.Tensor, key: tf.Tensor, *, seen: tf.Tensor | None, causal: bool
 ) -> tf.Tensor:
-    """Return softmax(query key^T), float32 (float64 of float64)."""
+    """Return softmax(query key^T), float32 (float64 of float64).
+
+    Args:
+        query: [B, H, Q, D].
+        key: [B, H, S, D].
+        seen: which keys a query sees, broadcast to [B, H, Q, S]; None: all, or what `causal` says.
+        causal: query i sees keys 0..i only; in `seen` that is so already.
+    """
     scores = _wide(tf.matmul(query, key, transpose_b=True))
     hidden = tf.constant(MASKED_SCORE, scores.dtype)
+    if seen is not None:
+        return tf.nn.softmax(tf.where(seen, scores, hidden))
     if causal:
-        seen = _triangle(key)
-        if mask is None:
-            # Added: on CPUs twice as fast as a choice by a mask that is broadcast.
-            return tf.nn.softmax(scores + tf.where(seen, tf.constant(0, scores.dtype), hidden))
-        mask = tf.logical_and(mask, seen)
-    return tf.nn.softmax(scores if mask is None else tf.where(mask, scores, hidden))
+        # Added: on CPUs twice as fast as a choice by a mask that is broadcast.
+        scores += tf.where(_triangle(key), tf.constant(0, scores.dtype), hidden)
+    return tf.nn.softmax(scores)
 
 
 def _triangle(key: tf.Tensor) -> tf.Tensor:

@@ -202,11 +202,13 @@ def _passing_graph() -> Generator[None]:
     """
     registered = ops.gradient_registry._registry
     before = set(registered)
-    with tf.Graph().as_default():
-        yield
-    for name in registered.keys() - before:
-        del registered[name]
-    gc.collect()
+    try:
+        with tf.Graph().as_default():
+            yield
+    finally:
+        for name in registered.keys() - before:
+            del registered[name]
+        gc.collect()
 
 
 def _specs(tensors: Any) -> Any:

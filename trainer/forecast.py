@@ -15,7 +15,7 @@ from trainer.settings import Job, Techniques, TrainingSettings
 
 FIRST_STEP_BYTES = 110 * 2**20
 """What running a step for the first time adds to a process: kernels, executors, stacks of threads
-(`bench/planner.py`: 97 to 145 MiB)."""
+(`bench/planner.py`: 70 to 190 MiB, more for graphs with loops)."""
 
 
 def forecast(candidates: Candidates) -> dict[str, Any]:

@@ -66,11 +66,13 @@ class Trained:
 
     Attributes:
         step: `trainer.step.Step`.
+        state: `trainer.state.TrainState`.
         weight_bytes: of the weights, float32; of the gradients too.
         held_bytes: of TensorFlow's allocator, by weights and optimizer.
     """
 
     step: Any
+    state: Any
     weight_bytes: int
     held_bytes: int
 
@@ -100,12 +102,25 @@ def trained(
     tokens: int,
     rows: int,
     techniques: Mapping[str, Any],
+    replicas: Any = None,
     **settings: Any,
 ) -> Trained:
-    """Build a model with techniques (micro_batch is given) and its step for batches of rows."""
+    """Build a model with techniques (micro_batch is given) and its step for batches of rows.
+
+    Args:
+        layers: blocks.
+        width: numbers a token.
+        heads: of attention.
+        tokens: of a window.
+        rows: of a global batch.
+        techniques: of `trainer.settings.Techniques`.
+        replicas: who takes part; None: this process alone.
+        settings: of `trainer.settings.TrainingSettings`.
+    """
     import numpy as np
     import tensorflow as tf
 
+    from trainer.collectives import Channel
     from trainer.models import causal_lm
     from trainer.settings import (
         Features,
@@ -115,6 +130,7 @@ def trained(
         TextFeature,
         TrainingSettings,
     )
+    from trainer.shard import Parameters, Sharding
     from trainer.state import TrainState
     from trainer.step import make_step
     from trainer.strategy import Replicas
@@ -126,8 +142,17 @@ def trained(
     shape = ModelSettings("causal-lm", layers=layers, width=width, heads=heads, sequence=tokens)
     chosen = Techniques(**techniques)
     training = TrainingSettings(**{"global_batch": rows, "learning_rate": 1e-4, **settings})
-    built = causal_lm.build(shape, features, chosen, policy="float32", seed=1)
-    state = TrainState(built.model, training, total_steps=10_000, policy="float32")
-    step = make_step(state, built.sums, settings=training, techniques=chosen, replicas=Replicas())
+    replicas, parameters = replicas or Replicas(), None
+    if chosen.shard in {"gradients", "parameters"}:
+        parameters = Parameters(Sharding(chosen.shard, Channel(replicas.workers)))
+    built = causal_lm.build(
+        shape, features, chosen, policy="float32", seed=1, parameters=parameters
+    )
+    state = TrainState(
+        built.model, training, total_steps=10_000, policy="float32", techniques=chosen,
+        workers=replicas.workers, parameters=parameters,
+    )  # fmt: skip
+    state.join(replicas.control)
+    step = make_step(state, built.sums, settings=training, techniques=chosen, replicas=replicas)
     held = memory.get_memory_info("CPU:0")["current"] - before
-    return Trained(step, sum(4 * int(np.prod(one.shape)) for one in state.weights), held)
+    return Trained(step, state, sum(4 * int(np.prod(one.shape)) for one in state.weights), held)

@@ -52,6 +52,18 @@ def dropout(x: tf.Tensor, seed: tf.Tensor, *, rate: float) -> tf.Tensor:
     return tf.where(is_kept, x * tf.cast(1 / (1 - rate), x.dtype), tf.constant(0, x.dtype))
 
 
+def drops(rate: float, seed: tf.Tensor | None, *, training: bool) -> bool:
+    """Say whether a model drops anything.
+
+    Raises:
+        ValueError: when it does, and there is no seed.
+    """
+    is_on = training and rate > 0
+    if is_on and seed is None:
+        raise ValueError("seed: training with dropout needs one, int32 [2]")
+    return is_on
+
+
 def fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:
     """Return another seed, int32 [2], made of `seed` and `number`."""
     return tf.random.experimental.stateless_fold_in(seed, number, alg="philox")

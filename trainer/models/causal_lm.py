@@ -13,7 +13,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from trainer.models.blocks import Block, LayerNorm, dropout, fold_in, normal
+from trainer.models.blocks import Block, LayerNorm, dropout, drops, fold_in, normal
 from trainer.models.built import Batch, Built, Seed
 from trainer.models.running import Blocks
 from trainer.precision import policy as policy_of
@@ -120,14 +120,12 @@ class LanguageModel(keras.Model):
         Raises:
             ValueError: when training with dropout and no seed.
         """
-        drops = training and self.dropout_rate > 0
-        if drops and seed is None:
-            raise ValueError("seed: training with dropout needs one, int32 [2]")
+        is_dropping = drops(self.dropout_rate, seed, training=training)
         x = self.run.once(self.embedding, tokens)
-        if drops:
+        if is_dropping:
             x = dropout(x, fold_in(seed, len(self.blocks)), rate=self.dropout_rate)
         for layer, block in enumerate(self.blocks):
-            seeds = [fold_in(seed, layer)] if drops else []
+            seeds = [fold_in(seed, layer)] if is_dropping else []
             x = self.run.run(layer, block, x, *seeds, training=training)
         return x
 

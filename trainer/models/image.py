@@ -17,10 +17,10 @@ import keras
 import tensorflow as tf
 
 from trainer.losses import prior_logits
-from trainer.models.blocks import Block, Dense, LayerNorm, dropout, fold_in, normal, uniform
+from trainer.models.blocks import Block, Dense, LayerNorm, dropout, drops, fold_in, normal, uniform
 from trainer.models.built import Built
 from trainer.models.running import Blocks
-from trainer.models.tabular import Asking, Head, label_sums
+from trainer.models.tabular import Asking, Head, label_sums, through
 from trainer.precision import policy as policy_of
 from trainer.settings import Features, ImageFeature, ModelSettings, Techniques
 from trainer.shard import Parameters
@@ -121,17 +121,11 @@ class VisionTransformer(keras.Model):
         Raises:
             ValueError: when training with dropout and no seed.
         """
-        drops = _drops(self.dropout_rate, seed, training=training)
+        is_dropping = drops(self.dropout_rate, seed, training=training)
         grid = self.run.once(self.patches, inputs["pixels"])
         tokens = tf.reshape(grid, [-1, self.patches.side**2, self.patches.width])
         tokens = self.run.once(self.asking, self.run.once(self.places, tokens))
-        last = len(self.blocks) - 1
-        for layer, block in enumerate(self.blocks):
-            # Only the asking token reaches the head, so the last block computes no other.
-            seeds = [fold_in(seed, layer)] if drops else []
-            tokens = self.run.run(
-                layer, block, tokens, *seeds, training=training, first_only=layer == last
-            )
+        tokens = through(self.blocks, tokens, self.run, seed if is_dropping else None, training)
         return self.run.once(self.head, tokens[:, 0])
 
 
@@ -170,20 +164,13 @@ class Convolutions(keras.Model):
         training: bool = False,
     ) -> tf.Tensor:
         """Return the logits of a batch; arguments and errors as of `VisionTransformer`."""
-        drops = _drops(self.dropout_rate, seed, training=training)
+        is_dropping = drops(self.dropout_rate, seed, training=training)
         x = self.run.once(self.patches, inputs["pixels"])
         for layer, block in enumerate(self.blocks):
-            seeds = [fold_in(seed, layer)] if drops else []
+            seeds = [fold_in(seed, layer)] if is_dropping else []
             x = self.run.run(layer, block, x, *seeds, training=training)
         # In float32: a mean over many places is a long sum.
         return self.run.once(self.head, tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2]))
-
-
-def _drops(rate: float, seed: tf.Tensor | None, *, training: bool) -> bool:
-    drops = training and rate > 0
-    if drops and seed is None:
-        raise ValueError("seed: training with dropout needs one, int32 [2]")
-    return drops
 
 
 class Patches(keras.layers.Layer):

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.losses import example_losses, prior_logits
-from trainer.models.blocks import Block, LayerNorm, fold_in, normal, uniform
+from trainer.models.blocks import Block, LayerNorm, drops, fold_in, normal, uniform
 from trainer.models.built import Batch, Built, Seed
 from trainer.models.running import Blocks
 from trainer.precision import policy as policy_of
@@ -101,6 +101,31 @@ def label_sums(
     return sums
 
 
+def through(
+    blocks: Sequence[Block],
+    tokens: tf.Tensor,
+    run: Blocks,
+    seed: tf.Tensor | None,
+    training: bool,
+) -> tf.Tensor:
+    """Return what the last block makes of the asking token, which is the first, [B, 1, W].
+
+    Only it reaches the head, so the last block computes no other.
+
+    Args:
+        blocks: one after another.
+        tokens: [B, T, W].
+        run: how blocks are run.
+        seed: int32 [2], of dropout; None: nothing is dropped.
+        training: whether dropout is on.
+    """
+    last = len(blocks) - 1
+    for layer, block in enumerate(blocks):
+        seeds = [] if seed is None else [fold_in(seed, layer)]
+        tokens = run.run(layer, block, tokens, *seeds, training=training, first_only=layer == last)
+    return tokens
+
+
 class TabularTransformer(keras.Model):
     """Columns to logits; see `build`."""
 
@@ -155,19 +180,11 @@ class TabularTransformer(keras.Model):
         Raises:
             ValueError: when training with dropout and no seed.
         """
-        drops = training and self.dropout_rate > 0
-        if drops and seed is None:
-            raise ValueError("seed: training with dropout needs one, int32 [2]")
+        is_dropping = drops(self.dropout_rate, seed, training=training)
         columns = [self.run.once(one, *(inputs[name] for name in one.reads))
                    for one in self.embeddings]  # fmt: skip
         tokens = self.run.once(self.asking, tf.concat(columns, axis=1))
-        last = len(self.blocks) - 1
-        for layer, block in enumerate(self.blocks):
-            # Only the asking token reaches the head, so the last block computes no other.
-            seeds = [fold_in(seed, layer)] if drops else []
-            tokens = self.run.run(
-                layer, block, tokens, *seeds, training=training, first_only=layer == last
-            )
+        tokens = through(self.blocks, tokens, self.run, seed if is_dropping else None, training)
         logits = self.run.once(self.head, tokens[:, 0])
         if self.straight is None:
             return logits

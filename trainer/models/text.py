@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from trainer.losses import prior_logits
-from trainer.models.blocks import Block, dropout, fold_in
+from trainer.models.blocks import Block, dropout, drops, fold_in
 from trainer.models.built import Built
 from trainer.models.causal_lm import Embedding, text_of
 from trainer.models.running import Blocks
@@ -114,18 +114,16 @@ class TextTransformer(keras.Model):
         Raises:
             ValueError: when training with dropout and no seed.
         """
-        drops = training and self.dropout_rate > 0
-        if drops and seed is None:
-            raise ValueError("seed: training with dropout needs one, int32 [2]")
+        is_dropping = drops(self.dropout_rate, seed, training=training)
         x = self.run.once(self.embedding, inputs["tokens"])
-        if drops:
+        if is_dropping:
             x = dropout(x, fold_in(seed, len(self.blocks)), rate=self.dropout_rate)
         x = self.run.once(self.asking, x)
         seen = inputs["lengths"] + 1
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
             # Without dropout no seed is read.
-            place = fold_in(seed, layer) if drops else tf.zeros([2], tf.int32)
+            place = fold_in(seed, layer) if is_dropping else tf.zeros([2], tf.int32)
             x = self.run.run(
                 layer, block, x, place, seen, training=training, first_only=layer == last
             )
