@@ -165,7 +165,7 @@ def together(rounds: int) -> dict[str, Any]:
     rows, tokens = STDLIB["rows"], STDLIB["tokens"]
     text = language.source_text(CURVE * rows, tokens)
     batches = [language.batch_of(text[one * rows : (one + 1) * rows]) for one in range(CURVE)]
-    levers = {"micro_batch": 2, "recompute": STDLIB["layers"], **CHUNKED}
+    levers = {"micro_batch": 4, "recompute": STDLIB["layers"], **CHUNKED}
     runs, memory, losses = {}, {}, {}
     for name, techniques in (("plain", {"micro_batch": rows}), ("levers", levers)):
         made = language.trained(

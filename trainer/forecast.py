@@ -13,9 +13,10 @@ from trainer.errors import MemoryExceeded, SettingError
 from trainer.measuring import PLAIN, TOGETHER
 from trainer.settings import Job, Techniques, TrainingSettings
 
-FIRST_STEP_BYTES = 110 * 2**20
-"""What running a step for the first time adds to a process: kernels, executors, stacks of threads
-(`bench/planner.py`: 70 to 190 MiB, more for graphs with loops)."""
+FIRST_STEP_BYTES, OPERATION_BYTES = 24 * 2**20, 30 * 2**10
+"""What running a step for the first time adds to a process: threads with their stacks, and for each
+operation of its graphs kernels, and copies of the graph that are optimized and partitioned (a line
+through what `bench/planner.py` measured, 64 to 431 MiB for 1,084 to 12,766 operations)."""
 
 
 def forecast(candidates: Candidates) -> dict[str, Any]:
@@ -65,7 +66,8 @@ def process_bytes(candidates: Candidates, plan: planner.Plan) -> int:
     On a GPU the plan's peak is not part of it.
     """
     peak = 0 if devices.gpus() else plan.prediction.total_bytes - candidates.framework_bytes
-    return devices.process_bytes() + peak + FIRST_STEP_BYTES
+    first = FIRST_STEP_BYTES + OPERATION_BYTES * plan.prediction.operations
+    return devices.process_bytes() + peak + first
 
 
 def levers(settings: TrainingSettings, shape: planner.Shape) -> Iterator[tuple[str, Techniques]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.util import _pywrap_util_port
 
 from trainer.allocator import UNIT, Allocator, Chunk
 from trainer.order import CALLS, constants, needed
@@ -51,7 +52,7 @@ MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMulV2", "BatchMatMulV3"})
 
 CONVOLUTION_GRADIENTS = frozenset({"Conv2DBackpropInput", "Conv2DBackpropFilter"})
 CACHES = 256 * 2**10, 30 * 2**20
-"""Bytes of the second and third level that those kernels reckon with."""
+"""Bytes of the second and third level that the kernels of those gradients reckon with."""
 
 SPARSE_READS = frozenset({"ResourceGather", "ResourceGatherNd", "ResourceScatterAdd",
                           "ResourceScatterUpdate"})  # fmt: skip
@@ -74,9 +75,11 @@ class Prediction:
             ``gradients`` (everything of the backward pass, and the sums), ``allocator``
             (chunks that are larger than what they are used for), and ``framework`` (what the
             allocator held before).
+        operations: in the traced graphs, those of the functions that they call with them.
     """
 
     terms: dict[str, int]
+    operations: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -114,8 +117,16 @@ def predict_peak(
     for _ in range(STEPS):
         _walk_step(walk, parts)
     terms = {term: size // replicas for term, size in walk.peak.items()}
-    return Prediction({term: size for term, size in (terms | {"framework": framework}).items()
-                       if size})  # fmt: skip
+    terms["framework"] = framework
+    return Prediction(
+        {term: size for term, size in terms.items() if size},
+        operations=sum(_operations(part.graph) for part in parts),
+    )
+
+
+def _operations(graph: Any) -> int:
+    told = graph.as_graph_def()
+    return len(told.node) + sum(len(one.node_def) for one in told.library.function)
 
 
 def _walk_step(walk: Walk, parts: Sequence[Any]) -> None:
@@ -398,9 +409,10 @@ def _columns_of_images(operation: Any) -> list[int]:
 
     Images go through it some at a time: as many as fill the cache, or one where a single product is
     large enough for all threads (tensorflow/core/kernels/conv_grad_filter_ops.cc,
-    conv_grad_input_ops.h: the same rule in both).
+    conv_grad_input_ops.h: the same rule in both). oneDNN, which TensorFlow takes where the
+    processor has AVX512_VNNI or its like, lays nothing out: its own scratch is below 1 MiB.
     """
-    if tf.config.list_physical_devices("GPU"):
+    if tf.config.list_physical_devices("GPU") or _pywrap_util_port.IsMklEnabled():
         return []
     is_filter = operation.type == "Conv2DBackpropFilter"
     filters = operation.outputs[0] if is_filter else operation.inputs[1]
