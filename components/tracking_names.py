@@ -14,6 +14,9 @@ PARAMETER_LIMIT = 6000
 TAG_LIMIT = 8000
 """Characters that MLflow 3 takes for a name, a parameter's value and a tag's value."""
 
+HIDDEN = "***"
+"""What stands in an address in place of ``user:password``."""
+
 # Every literal "_x" is marked, so that "_x" in a stored name always begins a mark and reading from
 # the left gives the name back. To mark only what looks like a whole mark is not enough: "_x5(" and
 # a control character before "x28_" would both be stored as "_x5_x28_".
@@ -70,7 +73,7 @@ def plain_text(value: Any) -> str:
 
 def without_credentials(text: str) -> str:
     """Replace ``user:password@`` in every address within `text` by ``***@``."""
-    return _CREDENTIALS.sub(r"\1***@", text)
+    return _CREDENTIALS.sub(rf"\1{HIDDEN}@", text)
 
 
 def sqlite_file(uri: str) -> Path | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from components import remote_files
+from components.tracking_names import HIDDEN
 from kubeflow import checks, gang_objects, memory, package, tasks
 from kubeflow.gang_objects import Gang
 from kubeflow.placement import LIGHT_MEMORY, Placement
@@ -147,11 +149,14 @@ def extras(config: PipelineConfig) -> Extras:
 
 
 def _files(config: PipelineConfig) -> tuple[str, ...]:
-    """Return where the cluster finds the data: on the volume, where there is one."""
-    if not config.kubeflow.volume:
-        return tuple(str(config.base / one) for one in config.data.files)
-    mount = Path(config.kubeflow.mount)
-    return tuple(str(mount / one) for one in config.data.files)
+    """Return where the cluster finds the data: on the volume, where there is one.
+
+    Addresses in object storage stay as they are: a path of them would lose a slash.
+    """
+    base = Path(config.kubeflow.mount) if config.kubeflow.volume else config.base
+    return tuple(
+        one if remote_files.is_remote(one) else str(base / one) for one in config.data.files
+    )
 
 
 def _texts(config: PipelineConfig) -> dict[str, dict[str, str]]:
@@ -173,6 +178,7 @@ def _texts(config: PipelineConfig) -> dict[str, dict[str, str]]:
 def _facts(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     """Return what tasks are told for tracking and reports, by node; passwords are not in it.
 
+    MLflow's user and password come to the tasks by the Secret that ``kubeflow.secret`` names.
     The settings go to the Evaluator, which is the last to tell MLflow: with all of them, no task
     before it would be found in the cache once one has changed.
     """
@@ -180,12 +186,13 @@ def _facts(config: PipelineConfig) -> dict[str, dict[str, Any]]:
     hidden = ("kubeflow.", "root", "data.files", "training.epochs", "training.learning_rate",
               "training.global_batch")  # fmt: skip
     settings = {name: value for name, value in flat.items() if not name.startswith(hidden)}
+    tracking_uri = flat["tracking.uri"].replace(f"{HIDDEN}@", "")
     columns = {"label": config.data.label, "ignored": list(config.data.ignore)}
     return {
         "ExampleValidator": columns,
         "DataGate": columns,
-        "Trainer": {"tracking_uri": flat["tracking.uri"]},
-        "Evaluator": {"tracking_uri": flat["tracking.uri"], "settings": settings},
+        "Trainer": {"tracking_uri": tracking_uri},
+        "Evaluator": {"tracking_uri": tracking_uri, "settings": settings},
     }
 
 

@@ -104,7 +104,9 @@ def _of_trainer(
         "resume": True,
     }
     (first, *_), _ = journal.read(scratch / "events.jsonl")
-    (scratch / SHARED).write_text(json.dumps({"spec": told, "first": first}), encoding="utf-8")
+    # Not where MLflow is, which may hold a password: an artifact is for everybody's eyes.
+    shared = {name: value for name, value in told.items() if name != "tracking_uri"}
+    (scratch / SHARED).write_text(json.dumps({"spec": shared, "first": first}), encoding="utf-8")
     return told
 
 
@@ -132,6 +134,7 @@ def _of_evaluator(
         return None
     known = json.loads(held.read_text(encoding="utf-8"))
     told, run = known["spec"], os.environ.get(RUN, "")
+    told["tracking_uri"] = _address(spec)
     told = {**told, "params": {**spec["facts"].get("settings", {}), **told["params"]}}
     trained = told["tags"].get(RUN_TAG, run)
     if run and trained != run:

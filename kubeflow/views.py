@@ -10,8 +10,6 @@ from typing import Any
 
 from kubeflow.parameters import property_text
 
-MOST_CLASSES = 50
-"""A confusion matrix of more is not shown."""
 CURVE_POINTS = 100
 
 
@@ -26,11 +24,11 @@ def write(
     if "metrics" in spec["views"]:
         evaluation = _json(_out(given, "evaluation") / "evaluation.json")
         # A metric that is not defined stays null here, and is a text in what KFP is told.
-        Path(given["view_metrics"]["path"]).write_text(json.dumps(evaluation))
+        Path(given["view_metrics"]["path"]).write_text(json.dumps(evaluation, allow_nan=False))
         made["view_metrics"] = numbers(evaluation)
     if "classification" in spec["views"]:
         found = _classification(spec, given)
-        Path(given["view_classification"]["path"]).write_text(json.dumps(found))
+        Path(given["view_classification"]["path"]).write_text(json.dumps(found, allow_nan=False))
         made["view_classification"] = found
     del scratch
     return made
@@ -85,39 +83,38 @@ def _places(spec: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Path
 
 
 def _classification(spec: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ROC curve of two classes or the confusion matrix of some; nothing of others."""
-    run = _places(spec, given).get("model_run")
+    """Return what the evaluation says of classes, as KFP has it; nothing of other tasks.
+
+    The confusion matrix is the evaluation's own, and two classes have a ROC curve beside it.
+    """
+    found = _json(_out(given, "evaluation") / "evaluation.json").get("confusion")
+    if not found:
+        return {}
+    matrix = {
+        "annotationSpecs": [{"displayName": name} for name in found["classes"]],
+        "rows": [{"row": row} for row in found["rows"]],
+    }
+    return {**_curve(_places(spec, given).get("model_run")), "confusionMatrix": matrix}
+
+
+def _curve(run: Path | None) -> dict[str, Any]:
+    """Return the ROC curve of a training's predictions; nothing where there are not two classes."""
     if run is None or not (run / "predictions.npy").is_file():
+        return {}
+    if _json(run / "features.json")["label"]["task"] != "binary":
         return {}
     import numpy as np
 
-    label = _json(run / "features.json")["label"]
-    classes = label["classes"]
-    if label["task"] not in {"binary", "multiclass"} or len(classes) > MOST_CLASSES:
-        return {}
     truth = np.load(run / "label.npy").astype(int)
-    predictions = np.load(run / "predictions.npy")
-    scores = predictions.reshape(len(truth), -1)
-    if label["task"] == "binary":
-        # One logit, or one a class: what counts is the order.
-        score = scores[:, -1] - (scores[:, 0] if scores.shape[1] == 2 else 0.0)
-        chosen = (score > 0).astype(int)
-        curve = {"confidenceMetrics": roc(score, truth)}
-    else:
-        chosen, curve = scores.argmax(axis=1), {}
-    matrix = np.zeros((len(classes), len(classes)), int)
-    np.add.at(matrix, (truth, chosen), 1)
-    return {
-        **curve,
-        "confusionMatrix": {
-            "annotationSpecs": [{"displayName": name} for name in classes],
-            "rows": [{"row": row.tolist()} for row in matrix],
-        },
-    }
+    # The probability of the second class, as the evaluation reads it.
+    probability = np.load(run / "predictions.npy").reshape(len(truth), -1)[:, 0]
+    return {"confidenceMetrics": roc(probability, truth)}
 
 
 def roc(score: Any, truth: Any) -> list[dict[str, float]]:
-    """Return points of the ROC curve as KFP has them; no threshold of them is infinite.
+    """Return points of the ROC curve as KFP has them, from where nothing is taken for class 1.
+
+    The threshold there is one above the highest score, since JSON has no infinite one.
 
     Args:
         score: float [N], higher for class 1.
@@ -136,11 +133,14 @@ def roc(score: Any, truth: Any) -> list[dict[str, float]]:
     fallout = np.cumsum(1 - hits)[kept] / negatives
     return [
         {
-            "confidenceThreshold": float(ranked[at]),
+            "confidenceThreshold": float(threshold),
             "recall": float(up),
             "falsePositiveRate": float(across),
         }
-        for at, up, across in zip(kept, recall, fallout, strict=True)
+        for threshold, up, across in [
+            (ranked[0] + 1.0, 0.0, 0.0),
+            *zip(ranked[kept], recall, fallout, strict=True),
+        ]
     ]
 
 

@@ -191,7 +191,14 @@ class DataSettings:
             require(
                 bool(one) and ("://" not in one or one.partition("://")[0] in {"s3", "gs"}),
                 "files",
-                f"must be a path of this machine, s3:// or gs://; it holds {json.dumps(one)}",
+                "must be a path of this machine, s3:// or gs://; "
+                f"it holds {config_keys.toml_text(one)}",
+            )
+            require(
+                "://" not in one or config_keys.redacted(one) == one,
+                "files",
+                "must be without user and password, which come from the environment or the "
+                f"storage's own files; it holds {config_keys.toml_text(one)}",
             )
         for name in ("delimiter", "quote"):
             value = getattr(self, name)

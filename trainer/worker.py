@@ -128,7 +128,7 @@ def failed(error: BaseException, log: Path) -> dict[str, Any]:
 def _ours(error: BaseException, log: Path) -> HeadraceError:
     if isinstance(error, HeadraceError):
         return error
-    first = (str(error).splitlines() or [""])[0]
+    first = _told(str(error))
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
         return MemoryExceeded(
             f"memory ran out while training: {first[:200]}", where="training.micro_batch",
@@ -143,6 +143,19 @@ def _ours(error: BaseException, log: Path) -> HeadraceError:
         f"training failed: {type(error).__name__}: {first[:300]}", where=str(log),
         right="the full account stands there",
     )  # fmt: skip
+
+
+def _told(text: str) -> str:
+    """Return the line of an error's text that says what happened.
+
+    TensorFlow puts it above the node that raised it, and Python code that was traced at the end;
+    what stands first are the places that the error came through.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    if not lines[0].startswith(("Graph execution error", "in user code")):
+        return lines[0]
+    node = next((at for at, line in enumerate(lines) if "[[{{node" in line), 0)
+    return lines[node - 1] if node > 1 else lines[-1]
 
 
 def main(argv: list[str]) -> int:

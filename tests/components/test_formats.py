@@ -375,3 +375,23 @@ def test_storage_that_has_no_such_object_is_one_refusal(s3, tmp_path, spec) -> N
         readers.resolve(spec, tmp_path, tmp_path / "copies")
     assert spec in str(caught.value)
     assert not list((tmp_path / "copies").rglob("*.csv"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_task_brings_what_addresses_stand_for_in_the_order_named(
+    s3, tmp_path, monkeypatch
+) -> None:
+    from kubeflow import data
+
+    put(s3, a=b"x,y\n1,2\n", b=b"x,y\n3,4\n")
+    (tmp_path / "here.csv").write_bytes(b"x,y\n5,6\n")
+    monkeypatch.chdir(tmp_path)
+    named = ["s3://rows/in/b.csv", "here.csv", "s3://rows/in/a.csv"]
+    files = data.local_files(named, tmp_path / "scratch")
+    assert [Path(one).name for one in files] == ["b.csv", "here.csv", "a.csv"]
+    assert Path(files[0]).is_relative_to(tmp_path / "scratch")
+    assert data.digest(named) == data.digest(named)
+    assert data.digest(named) != data.digest(named[::-1])
+    before = data.digest(named)
+    put(s3, a=b"x,y\n1,3\n")
+    assert data.digest(named) != before

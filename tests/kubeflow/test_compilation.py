@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -125,6 +127,27 @@ def test_the_package_is_what_kfp_reads_and_the_same_each_time(compiled):
     assert len(compiled.text) <= 200_000
     # The address of MLflow with its password stands in the configuration.
     assert "planted" not in compiled.text
+    # With "***" left in it, MLflow's client would sign in as a user of that name.
+    spec, _ = yaml.safe_load_all(compiled.text)
+    for name in ("exec-trainer", "exec-evaluator"):
+        command = spec["deploymentSpec"]["executors"][name]["container"]["command"]
+        told = re.findall(r'"tracking_uri[^,}]*', " ".join(command).replace("\\", ""))
+        assert [one.replace(" ", "") for one in told] == ['"tracking_uri":"https://mlflow.example"']
+
+
+@pytest.mark.parametrize("table", [IMAGE, f'{IMAGE}\nvolume = "data"'])
+def test_files_in_object_storage_stay_as_named_and_others_are_where_the_pods_look(
+    load, table, tmp_path
+):
+    from kubeflow import compilation
+
+    asked = load(table)
+    named = ("s3://bucket/a b/*.csv", "rows/x.csv", "/abs/y.csv", "gs://bucket/z.csv")
+    settings = dataclasses.replace(asked.data, files=named)
+    asked = asked.model_copy(update={"data": settings})
+    found = next(one for one in compilation.extras(asked).parameters if one.name == "data_files")
+    base = "/data" if "volume" in table else str(tmp_path)
+    assert found.default == [named[0], f"{base}/rows/x.csv", "/abs/y.csv", named[3]]
 
 
 GOLDEN = Path(__file__).with_name("package.golden.yaml")

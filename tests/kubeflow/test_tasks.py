@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kubeflow import parameters, tasks, views
+from kubeflow import parameters, tasks
 from trainer.errors import SettingError
 
 
@@ -49,19 +49,3 @@ def test_a_parameter_has_its_kind_whatever_protobuf_made_of_it(value, kind, righ
 def test_a_parameter_of_another_type_is_refused_by_name(value, kind):
     with pytest.raises(SettingError, match="parameter epochs: must be of type int"):
         parameters.cast("epochs", value, kind)
-
-
-def test_a_metric_that_is_no_number_is_told_as_a_text():
-    told = views.numbers({"metrics": {"loss": 0.5, "auc": None, "x": float("nan")}})
-    assert told == {"loss": 0.5, "auc": "undefined", "x": "undefined"}
-    json.dumps(told, allow_nan=False)
-
-
-def test_the_roc_curve_has_no_infinite_threshold_and_ends_at_one():
-    numpy = pytest.importorskip("numpy")
-    points = views.roc(numpy.array([0.9, 0.8, 0.3, 0.1]), numpy.array([1, 0, 1, 0]))
-    json.dumps(points, allow_nan=False)
-    # By hand: above 0.9 one of two positives, none of two negatives.
-    assert (points[0]["recall"], points[0]["falsePositiveRate"]) == (0.5, 0.0)
-    assert (points[-1]["recall"], points[-1]["falsePositiveRate"]) == (1.0, 1.0)
-    assert views.roc(numpy.array([0.9, 0.8]), numpy.array([1, 1])) == []

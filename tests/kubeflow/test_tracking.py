@@ -79,6 +79,18 @@ def test_two_tasks_write_one_run_where_the_configuration_says(uri, tmp_path):
     }  # fmt: skip
 
 
+def test_a_password_in_the_address_is_in_no_artifact(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://planted:word@127.0.0.1:9/")
+    what, place = spec("Trainer"), tmp_path / "trainer"
+    place.mkdir()
+    told = tracking._of_trainer(what, given(tmp_path), place)
+    tracking.keep(what, given(tmp_path), place)
+    assert "planted" in told["tracking_uri"]
+    held = (tmp_path / "model_run" / tracking.SHARED).read_text()
+    assert "planted" not in held
+    assert "127.0.0.1" not in held
+
+
 def test_the_run_is_nested_under_that_of_kfps_plugin(uri, tmp_path, monkeypatch):
     from mlflow import MlflowClient
 

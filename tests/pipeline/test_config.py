@@ -149,6 +149,16 @@ def test_every_key_but_files_and_label_has_a_default(load, tmp_path):
             "pipeline.toml:2: data.files: must be a path or a list of paths; it holds 3",
         ),
         (
+            '[data]\nfiles = "s3://key:s3cret@bucket/x.csv"\nlabel = "b"',
+            "pipeline.toml:2: data.files: must be without user and password, which come from the "
+            'environment or the storage\'s own files; it holds "s3://***@bucket/x.csv"',
+        ),
+        (
+            '[data]\nfiles = ["a", "ftp://me:s3cret@host/x.csv"]\nlabel = "b"',
+            "pipeline.toml:2: data.files: must be a path of this machine, s3:// or gs://; "
+            'it holds "ftp://***@host/x.csv"',
+        ),
+        (
             '[data]\nfiles = "a"\nlabel = "b"\nignore = "c"',
             'pipeline.toml:4: data.ignore: must be a list of texts; it holds "c"; write ["c"]',
         ),

@@ -252,3 +252,39 @@ def test_an_error_goes_into_the_result_as_facts_and_into_the_log_in_full(
     assert told["where"] == str(log)
     assert failed(MemoryError(), log)["error"]["type"] == "MemoryExceeded"
     assert "ValueError: no such thing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one line", "one line"),
+        ("one line\n\n\tand its stack", "one line"),
+        (
+            "Graph execution error:\n\nDetected at node div defined at (most recent call last):\n"
+            '  File "model.py", line 3\nInteger division by zero\n\t [[{{node div}}]] [Op:x]',
+            "Integer division by zero",
+        ),
+        (
+            'in user code:\n\n    File "model.py", line 9, in call  *\n        x @ y\n\n'
+            "    ValueError: Shapes (3, 4) and (5, 6) are incompatible\n",
+            "ValueError: Shapes (3, 4) and (5, 6) are incompatible",
+        ),
+        ("", ""),
+    ],
+)
+def test_what_is_told_of_tensorflows_errors_is_what_happened(
+    text: str, line: str, tmp_path: Path
+) -> None:
+    told = failed(ValueError(text), tmp_path / "worker.log")["error"]["what"]
+    assert told == f"training failed: ValueError: {line}"
+
+
+def test_tensorflows_own_error_is_told_by_what_happened(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    divide = tf.function(lambda x: x // tf.zeros_like(x))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        divide(tf.constant(3))
+    told = failed(caught.value, tmp_path / "worker.log")["error"]["what"]
+    assert "Integer division by zero" in told
+    assert "Graph execution error" not in told
