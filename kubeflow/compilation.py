@@ -10,6 +10,7 @@ from components import remote_files
 from components.tracking_names import HIDDEN
 from kubeflow import checks, gang_objects, memory, package, tasks
 from kubeflow.gang_objects import Gang
+from kubeflow.parameters import cast
 from kubeflow.placement import LIGHT_MEMORY, Placement
 from kubeflow.tasks import DIGEST, Binding, Extras, Parameter, Task
 from pipeline import definition, own_model
@@ -46,7 +47,7 @@ def of_pipeline(pipeline: Any, extras: Extras, placement: Placement, *, name: st
         name: of the pipeline in Kubeflow; empty: its own.
 
     Raises:
-        SettingError: a name or a node that Kubeflow does not take.
+        SettingError: a name, a node or a parameter's value that Kubeflow does not take.
     """
     parameters, bindings = tasks.runtime_parameters(pipeline)
     whole = Extras(
@@ -58,6 +59,9 @@ def of_pipeline(pipeline: Any, extras: Extras, placement: Placement, *, name: st
         cached=extras.cached,
         facts=extras.facts,
     )
+    for one in whole.parameters:
+        if one.default is not None:
+            cast(one.name, one.default, one.kind)
     made: list[Task] = tasks.tasks(pipeline, whole)
     return package.package_text(
         name or pipeline.pipeline_info.pipeline_name, made, whole, placement

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kubeflow import gang_objects
+from kubeflow import gang_objects, losses
 from kubeflow.gang_objects import Gang, Owner
-from kubeflow.worker import HUNG, LOST, place_of, result_of
+from kubeflow.losses import DRAINED
+from kubeflow.worker import HUNG, LOST, NOTE, place_of, result_of
 from trainer.errors import HeadraceError, SettingError, TrainingError, WorkerLost, from_facts
 
 POLL_SECONDS = 2.0
@@ -31,8 +32,8 @@ START_SECONDS = 120.0
 HANG_SECONDS = 5.0
 """How long after the first pod of a gang that hangs the last one finds it out."""
 NOT_FOUND, FORBIDDEN, CONFLICT = 404, 403, 409
-DRAINED = "was drained or deleted"
-"""How a pod is lost that had time: all of them save their state."""
+CAUSE_SECONDS = 10.0
+"""How long after a loss that may be another's consequence that other one is looked for."""
 GRANT = "apply the overlay multi-node that `headrace kubeflow manifests` writes"
 
 
@@ -147,7 +148,7 @@ class Cluster:
         found = self.ask(
             lambda: self._core.list_namespaced_pod(self.namespace, label_selector=f"job-name={job}")
         )
-        return sorted(found.items if found else [], key=_index)
+        return sorted(found.items if found else [], key=losses.index)
 
     def follow(self, pod: str, stop: threading.Event) -> None:
         """Tell what a pod writes, until `stop`; a connection that is cut is made again."""
@@ -163,11 +164,6 @@ class Cluster:
                         self.tell(line.decode("utf-8", "replace").rstrip("\n"))
                         told = number + 1
             stop.wait(self.poll_seconds)
-
-
-def _index(pod: Any) -> int:
-    held = pod.metadata.annotations or {}
-    return int(held.get("batch.kubernetes.io/job-completion-index", 0))
 
 
 def _said(error: Any) -> str:
@@ -210,7 +206,7 @@ def train(
                 job, name, gang, owner=owner, folder=str(folder), restarts=attempt
             )
             cluster.create("Job", body)
-            lost = _attempt(cluster, gang, job)
+            lost = _attempt(cluster, gang, job, folder)
             result = _result(folder, gang)
             if result is not None:
                 return result
@@ -235,7 +231,10 @@ def train(
 def _forget(folder: Path, gang: Gang) -> None:
     (folder / LOST).unlink(missing_ok=True)
     for rank in range(gang.nodes * gang.processes):
-        for path in (result_of(folder, rank), place_of(folder, rank) / HUNG):
+        for path in (
+            result_of(folder, rank),
+            *(place_of(folder, rank) / one for one in (HUNG, NOTE)),
+        ):
             path.unlink(missing_ok=True)
 
 
@@ -265,21 +264,15 @@ def _result(folder: Path, gang: Gang) -> dict[str, Any] | None:
     Raises:
         from_facts: the error that a worker told of, which would come again.
     """
-    first = None
-    for rank in range(gang.nodes * gang.processes):
-        path = result_of(folder, rank)
-        if not path.exists():
-            continue
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["status"] != "ok" and told["error"]["type"] != WorkerLost.__name__:
-            failure: HeadraceError = from_facts(told["error"])
-            raise failure
-        if rank == 0 and told["status"] == "ok":
-            first = told
-    return first
+    for facts in losses.errors(folder, gang):
+        failure: HeadraceError = from_facts(facts)
+        raise failure
+    path = result_of(folder, 0)
+    told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return told if told.get("status") == "ok" else None
 
 
-def _attempt(cluster: Cluster, gang: Gang, job: str) -> str:
+def _attempt(cluster: Cluster, gang: Gang, job: str, folder: Path) -> str:
     """Wait until a Job has ended; return what was lost, empty when nothing was.
 
     Raises:
@@ -299,13 +292,13 @@ def _attempt(cluster: Cluster, gang: Gang, job: str) -> str:
                 )  # fmt: skip
             pods = cluster.pods(job)
             for pod in pods:
-                if log is None and _index(pod) == 0 and pod.status.phase != "Pending":
+                if log is None and losses.index(pod) == 0 and pod.status.phase != "Pending":
                     log = threading.Thread(
                         target=cluster.follow, args=(pod.metadata.name, stop), daemon=True
                     )
                     log.start()
-            if lost := _lost(pods, found):
-                return lost
+            if losses.seen(pods, folder, gang) or _failure(found):
+                return _cause(cluster, gang, job, folder) or _failure(found)
             if (found.status.succeeded or 0) >= gang.nodes:
                 return ""
             waits_since = _check_starts(pods, waits_since)
@@ -317,27 +310,33 @@ def _attempt(cluster: Cluster, gang: Gang, job: str) -> str:
         stop.set()
 
 
-def _lost(pods: list[Any], job: Any) -> str:
-    """Return which pod was lost and how; empty: none was."""
-    for pod in pods:
-        if pod.metadata.deletion_timestamp is not None:
-            return f"pod {_index(pod)} of {len(pods)} {DRAINED}"
-        if pod.status.phase == "Failed":
-            return f"pod {_index(pod)} of {len(pods)} {_how(pod)}"
+def _failure(job: Any) -> str:
+    """Return why the Job says that it failed; empty: it does not."""
     for one in job.status.conditions or []:
         if one.type == "Failed" and one.status == "True":
             return f"the Job failed ({one.reason}: {one.message})"
     return ""
 
 
-def _how(pod: Any) -> str:
-    if pod.status.reason:
-        return f"was lost ({pod.status.reason})"
-    for one in pod.status.container_statuses or []:
-        if one.state and one.state.terminated:
-            ended = one.state.terminated
-            return f"died with exit code {ended.exit_code} ({ended.reason or 'no reason'})"
-    return "died"
+def _cause(cluster: Cluster, gang: Gang, job: str, folder: Path) -> str:
+    """Return which pod or process was lost first and how; empty: no pod tells."""
+    until = time.monotonic() + CAUSE_SECONDS
+    while True:
+        pods = cluster.pods(job)
+        found = losses.seen(pods, folder, gang)
+        is_over = all(one.status.phase in {"Failed", "Succeeded"} for one in pods)
+        is_known = bool(found) and not found[0].is_consequence
+        if is_known or is_over or losses.errors(folder, gang) or time.monotonic() > until:
+            break
+        time.sleep(cluster.poll_seconds)
+    if not found:
+        return ""
+    first = found[0]
+    silent = [losses.index(one) for one in pods if one.status.phase == "Running"]
+    if not (first.is_consequence and silent):
+        return first.what
+    told = ", ".join(map(str, silent))
+    return f"{first.what}, as when it waits for another one in vain; still there: pod {told}"
 
 
 def _check_starts(pods: list[Any], since: float | None) -> float | None:

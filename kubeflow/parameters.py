@@ -49,6 +49,10 @@ def bound(spec: Mapping[str, Any], given: Mapping[str, Any], scratch: Path) -> d
     return spec
 
 
+EXACT = 2**53
+"""From here on, not every whole number comes through KFP as it was: its numbers are float64."""
+
+
 def cast(name: str, value: Any, kind: str) -> Any:
     """Return a parameter's value as its kind has it: 20.0 is no whole number to Python, 1 no float.
 
@@ -57,7 +61,14 @@ def cast(name: str, value: Any, kind: str) -> Any:
     """
     wanted = KINDS[kind]
     if wanted is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
+    if wanted is int and isinstance(value, int) and abs(value) >= EXACT:
+        raise SettingError(
+            "must be less than 2**53 in size, since Kubeflow's numbers are float64",
+            where=f"parameter {name}",
+            holds=str(value),
+            right="set it in the configuration, which is handed on as text",
+        )
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):

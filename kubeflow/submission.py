@@ -16,6 +16,7 @@ from typing import Any
 
 from kubeflow import connection, watching
 from kubeflow.connection import Server
+from kubeflow.parameters import EXACT
 from trainer.errors import HeadraceError, InputError, SettingError
 
 OnEvent = Callable[[Mapping[str, Any]], None]
@@ -111,7 +112,7 @@ def _value(name: str, text: str, kind: str) -> Any:
         SettingError: it is of another type than the package has.
     """
     readers: dict[str, tuple[Callable[[str], Any], str]] = {
-        "NUMBER_INTEGER": (int, "a whole number"),
+        "NUMBER_INTEGER": (_whole, "a whole number less than 2**53 in size"),
         "NUMBER_DOUBLE": (_finite, "a number"),
         "BOOLEAN": (lambda text: {"true": True, "false": False}[text], "true or false"),
         "LIST": (_list, 'a JSON list such as ["a.csv", "b.csv"], or one text'),
@@ -124,6 +125,13 @@ def _value(name: str, text: str, kind: str) -> Any:
         raise SettingError(
             f"must be {right}", where=f"--param {name}", holds=json.dumps(text)
         ) from error
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if abs(value) >= EXACT:
+        raise ValueError(text)
+    return value
 
 
 def _finite(text: str) -> float:

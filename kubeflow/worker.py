@@ -8,6 +8,7 @@ when the machine is drained, goes on to all of them: they save their state. Stan
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -31,6 +32,9 @@ LOST = "lost"
 """The file that tells a pod so, when another pod has died."""
 HUNG = "hung.json"
 """Beside a process's result: that it hung, and what tells it from those that waited for it."""
+NOTE = "ended.json"
+"""Beside a process's result: that it ended by itself, with which ``code`` (as `subprocess` has it)
+and at what ``time``, or that its pod was ``asked`` to end."""
 HUNG_CODE = 4
 """Of a pod that ends for this reason: the contract's, of a training that cannot go on."""
 
@@ -51,6 +55,8 @@ def main() -> int:
         return error.exit_code
 
     def forward(number: int, frame: object) -> None:  # ruff: ignore[unused-function-argument]
+        for place in _places(folder, processes):
+            _note(place, None, asked=True)
         _send(processes, number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,7 +99,7 @@ def _start(job: Job, folder: Path) -> list[subprocess.Popen[bytes]]:
     for rank in range(first, first + count):
         place = place_of(folder, rank)
         place.mkdir(parents=True, exist_ok=True)
-        for name in (pulse.NAME, HUNG):
+        for name in (pulse.NAME, HUNG, NOTE):
             (place / name).unlink(missing_ok=True)
         own = dataclasses.replace(job, result=str(result_of(folder, rank)))
         supervisor.write_json(place / supervisor.JOB, to_json(own))
@@ -115,13 +121,23 @@ def _start(job: Job, folder: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> int:
-    """Wait until all have ended; return the first code that is not 0."""
-    first = int(os.environ[INDEX]) * int(os.environ[PROCESSES])
-    watch = _Watch({place_of(folder, first + at): one for at, one in enumerate(processes)})
+    """Wait until all have ended; return the code of the first that ended badly, else 0."""
+    places = _places(folder, processes)
+    watch = _Watch(places)
     until = None
-    while any(one.poll() is None for one in processes):
-        is_lost = any(one.poll() not in {None, 0} for one in processes)
-        if until is None and (is_lost or watch.finds_one_hung() or (folder / LOST).exists()):
+    # In the order in which they end; those after the first are ended by this process.
+    bad: list[int] = []
+    running = dict(places)
+    while running:
+        for place, one in list(running.items()):
+            if one.poll() is None:
+                continue
+            del running[place]
+            if one.returncode:
+                bad.append(one.returncode)
+            if one.returncode and until is None:
+                _note(place, one.returncode)
+        if until is None and (bad or watch.finds_one_hung() or (folder / LOST).exists()):
             until = time.monotonic() + LOST_SECONDS
             _send(processes, signal.SIGTERM)
         if until is not None and time.monotonic() > until:
@@ -129,8 +145,23 @@ def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> int:
         time.sleep(POLL_SECONDS)
     if watch.has_found:
         return HUNG_CODE
-    codes = [one.returncode for one in processes if one.returncode]
-    return (codes[0] if codes[0] > 0 else 128 - codes[0]) if codes else 0
+    return (bad[0] if bad[0] > 0 else 128 - bad[0]) if bad else 0
+
+
+def _places(
+    folder: Path, processes: list[subprocess.Popen[bytes]]
+) -> dict[Path, subprocess.Popen[bytes]]:
+    """Return this pod's processes by their folders."""
+    first = int(os.environ[INDEX]) * int(os.environ[PROCESSES])
+    return {place_of(folder, first + at): one for at, one in enumerate(processes)}
+
+
+def _note(place: Path, code: int | None, *, asked: bool = False) -> None:
+    """Leave a note of a process's end, from which it is told whose end came first."""
+    # A volume that is away or full must not keep the pod from ending.
+    with contextlib.suppress(OSError):
+        if not (place / NOTE).exists():
+            supervisor.write_json(place / NOTE, {"code": code, "time": time.time(), "asked": asked})
 
 
 class _Watch:

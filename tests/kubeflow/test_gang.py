@@ -106,6 +106,68 @@ end("ok")
     assert is_clean(cluster)
 
 
+def lost(rank):
+    """A process that lost another one in the middle of a step, and could still tell."""
+    facts = WorkerLost("another worker was lost in the middle of a step").facts()
+    return f"""
+    place = folder / "rank-{rank}"
+    place.mkdir(exist_ok=True)
+    (place / "ended.json").write_text(json.dumps({{"code": 4, "time": 5.0, "asked": False}}))
+    end("failed", 4, {facts!r})
+"""
+
+
+def test_the_first_cause_is_told_also_when_its_consequence_is_seen_first(start, tmp_path):
+    cluster, warned = start(
+        f"""
+if attempt == 0 and index == 0:{lost(0)}
+if attempt == 0:
+    time.sleep(1.5)
+    place = folder / "rank-1"
+    place.mkdir(exist_ok=True)
+    # By a clock that is behind.
+    (place / "ended.json").write_text(json.dumps({{"code": -9, "time": 9.0, "asked": False}}))
+    sys.exit(137)
+end("ok")
+"""
+    ), []  # fmt: skip
+    assert lead(tmp_path, warned=warned)["attempt"] == 1
+    assert "worker 1 of 2 died by signal 9, SIGKILL" in warned[0]
+    assert is_clean(cluster)
+
+
+def test_an_error_that_is_told_after_its_consequence_is_still_the_error(start, tmp_path):
+    facts = NotFinite("the loss is not finite", where="training").facts()
+    cluster = start(
+        f"""
+if index == 0:{lost(0)}
+time.sleep(1.5)
+end("failed", 4, {facts!r})
+"""
+    )
+    with pytest.raises(NotFinite, match="not finite"):
+        lead(tmp_path)
+    assert len(cluster.made) == 1
+    assert is_clean(cluster)
+
+
+def test_a_pod_that_tells_of_nothing_is_named_by_the_one_that_waits_for_it(
+    start, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gang, "CAUSE_SECONDS", 0.5)
+    cluster, warned = start(
+        f"""
+if attempt == 0 and index == 0:{lost(0)}
+if attempt == 0:
+    time.sleep(60)
+end("ok")
+"""
+    ), []  # fmt: skip
+    assert lead(tmp_path, warned=warned)["attempt"] == 1
+    assert "waits for another one in vain; still there: pod 1" in warned[0]
+    assert is_clean(cluster)
+
+
 def test_a_machine_that_is_drained_has_all_started_again(start, tmp_path):
     cluster = start("time.sleep(60) if attempt == 0 else end('ok')")
 
@@ -336,10 +398,15 @@ def _job(tmp_path: Path, *, name: str, **training) -> Job:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "says"),
-    [(signal.SIGKILL, "died with exit code 137"), (signal.SIGSTOP, "worker 1 of 2 hung")],
+    ("how", "says"),
+    [
+        ("kill", "worker 1 of 2 died by signal 9, SIGKILL"),
+        ("hang", "worker 1 of 2 hung"),
+        ("kill the pod", "pod 1 of 2 died with exit code 137"),
+        ("drain", "pod 1 of 2 was drained or deleted"),
+    ],
 )
-def test_two_pods_train_as_one_process_also_when_one_is_lost(start, tmp_path, number, says):
+def test_two_pods_train_as_one_process_also_when_one_is_lost(start, tmp_path, how, says):
     alone = supervisor.run(_job(tmp_path, name="alone"), tmp_path / "one", max_restarts=0)
     cluster = start()
     job = _job(tmp_path, name="shared")
@@ -354,10 +421,14 @@ def test_two_pods_train_as_one_process_also_when_one_is_lost(start, tmp_path, nu
     def lose():
         while not any(one["event"] == "checkpoint" for one in journal.read(job.events)[0]):
             time.sleep(0.05)
-        # The training process of the second pod, as when its memory runs out, or as when it hangs.
         pod = cluster.pods[cluster.made[0]][1]
         (child,) = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()
-        os.kill(int(child), number)
+        if how == "drain":
+            cluster.drain(cluster.made[0], 1)
+        else:
+            # The training process, as when its memory runs out or it hangs; or all of the pod.
+            number = signal.SIGSTOP if how == "hang" else signal.SIGKILL
+            os.kill(pod.pid if how == "kill the pod" else int(child), number)
 
     loser = threading.Thread(target=lose)
     loser.start()

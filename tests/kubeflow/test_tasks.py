@@ -45,6 +45,13 @@ def test_a_parameter_has_its_kind_whatever_protobuf_made_of_it(value, kind, righ
     assert (type(cast), cast) == (type(right), right)
 
 
+@pytest.mark.parametrize("value", [2**53, -(2**53), float(2**53), 9007199254740993])
+def test_a_number_that_kfp_would_round_is_refused_by_name(value):
+    with pytest.raises(SettingError, match=r"parameter seed: must be less than 2\*\*53"):
+        parameters.cast("seed", value, "int")
+    assert parameters.cast("seed", 2**53 - 1, "int") == 2**53 - 1
+
+
 @pytest.mark.parametrize(("value", "kind"), [("5", "int"), (1.5, "int"), (True, "int")])
 def test_a_parameter_of_another_type_is_refused_by_name(value, kind):
     with pytest.raises(SettingError, match="parameter epochs: must be of type int"):
